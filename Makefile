@@ -1,0 +1,201 @@
+# Coderack. Bare `make` prints the targets. ENV picks the environment: a folder of inventories/ (lab, aws, …).
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+ENV ?= lab
+ARGS ?=
+TERRAFORM ?= terraform
+# The first Python that is new enough; set PYTHON to choose another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; exit; }; done; echo python3)
+
+BUILD := .build
+VENV := $(BUILD)/venv
+BIN := $(CURDIR)/$(VENV)/bin
+LAB := PYTHONPATH=$(CURDIR)/tests/lab $(BIN)/python -m coderack_lab
+PREFLIGHT := $(PYTHON) tests/lab/coderack_lab/preflight.py
+COLLECTIONS := $(BUILD)/collections/ansible_collections
+ANSIBLE_WHEEL := ansible==12.3.0
+
+export TERRAFORM PATH := $(BIN):$(PATH)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible/ansible.cfg
+export ANSIBLE_HOME := $(CURDIR)/$(BUILD)/ansible
+export TF_DATA_DIR := $(CURDIR)/$(BUILD)/$(ENV)/terraform/data
+export TF_IN_AUTOMATION := 1
+
+# An unpacked provider mirror, where a machine has one, is used instead of the network; elsewhere nothing changes.
+TF_MIRROR ?= /opt/tf-plugins
+export TF_MIRROR
+ifneq ($(wildcard $(TF_MIRROR)/*/hashicorp/aws),)
+export TF_CLI_CONFIG_FILE := $(CURDIR)/$(BUILD)/terraform.rc
+TERRAFORM_RC := $(BUILD)/terraform.rc
+else ifeq ($(wildcard $(TF_CLI_CONFIG_FILE)),)
+unexport TF_CLI_CONFIG_FILE
+endif
+
+# What an environment sets for the tools (endpoints, region); never secrets.
+-include inventories/$(ENV)/env.mk
+
+STACK ?= aws
+STACK_DIR := terraform/stacks/$(STACK)
+STATE := $(CURDIR)/$(BUILD)/$(ENV)/terraform/terraform.tfstate
+TFVARS := $(CURDIR)/inventories/$(ENV)/terraform.tfvars
+TF := $(TERRAFORM) -chdir=$(STACK_DIR)
+PLAYBOOK := ansible-playbook -i inventories/$(ENV)
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## / {printf "  %-15s %s\n", $$1, $$2}' Makefile
+
+##@ Start here
+.PHONY: demo test test-fast
+demo: preflight host-packages $(VENV)/ready $(COLLECTIONS) $(TERRAFORM_RC) ## The main job in the embedded lab: nodes, engines, gateway, an answered question
+	@exec $(LAB) demo
+
+test: ## Everything that is tested: lint, unit, Terraform, roles, lab end to end
+	@exec tests/run_all
+
+test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, no lab (under 2 minutes)
+	@$(MAKE) --no-print-directory lint unit
+
+##@ An environment (ENV=lab, ENV=aws, …)
+.PHONY: provision destroy fleet configure check smoke
+provision: env-known terraform-there $(VENV)/ready $(TERRAFORM_RC) ## Make the machines with Terraform and write the inventory
+	@mkdir -p $(dir $(STATE))
+	@test -f $(TFVARS) || { echo "provision: $(TFVARS) is not there; wanted: the stack's variables. Copy $(TFVARS).example and fill it in." >&2; exit 2; }
+	$(TF) init -input=false -lockfile=readonly -reconfigure -backend-config=path=$(STATE)
+	$(TF) apply -input=false $(if $(filter lab,$(ENV)),-auto-approve,) -var-file=$(TFVARS)
+	@$(MAKE) --no-print-directory fleet ENV=$(ENV)
+
+fleet: env-known terraform-there $(VENV)/ready ## Write inventories/ENV/hosts.yml from Terraform's fleet output
+	$(TF) output -json fleet | coderack fleet write --env $(ENV) -
+
+configure: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Make the nodes what they should be: ansible-playbook site.yml
+	$(PLAYBOOK) ansible/site.yml $(ARGS)
+
+check: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## What `configure` would change: --check --diff
+	$(PLAYBOOK) ansible/site.yml --check --diff $(ARGS)
+
+smoke: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Ask the endpoint, try wrong keys, look for every engine in Prometheus
+	$(PLAYBOOK) ansible/playbooks/smoke.yml $(ARGS)
+
+destroy: env-known terraform-there $(TERRAFORM_RC) ## Terraform destroys the machines (asks first)
+	$(TF) init -input=false -lockfile=readonly -reconfigure -backend-config=path=$(STATE)
+	$(TF) destroy -input=false $(if $(filter lab,$(ENV)),-auto-approve,) -var-file=$(TFVARS)
+
+##@ The lab
+.PHONY: lab-up lab-down lab-status lab-ssh lab-fault lab-cache lab-clean lab-snapshot
+lab-up: preflight host-packages $(VENV)/ready ## Cache, network and cloud; then `make provision configure`
+	@exec $(LAB) up
+
+lab-down: $(VENV)/ready ## Take everything down, also what a killed run left
+	@exec $(LAB) down
+
+lab-status: $(VENV)/ready ## Which nodes are up
+	@exec $(LAB) status
+
+lab-ssh: $(VENV)/ready ## A shell on a node: NODE=gpu-a, or one command: CMD='…'
+	@exec $(LAB) ssh -- "$(NODE)" $(if $(CMD),'$(CMD)',)
+
+lab-fault: $(VENV)/ready ## Break something: NODE=gpu-b KIND=partition|loss|slow|power|uplink [REPAIR=1]
+	@exec $(LAB) fault $(if $(REPAIR),--repair,) -- "$(KIND)" "$(NODE)"
+
+lab-cache: preflight host-packages $(VENV)/ready ## Fill the cache only (base image, vLLM, models)
+	@exec $(LAB) prepare
+
+lab-clean: $(VENV)/ready ## lab-down, and remove the cache
+	@exec $(LAB) clean
+
+lab-snapshot: $(VENV)/ready ## List what a lab could leave on this host (compare with ARGS='--compare FILE')
+	@$(LAB) snapshot $(ARGS)
+
+##@ Development
+.PHONY: lint format unit terraform-test roles-test e2e venv lock
+lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, terraform fmt and validate, shellcheck
+	ruff check .
+	ruff format --check .
+	mypy tools/coderack tests/unit tests/lab/coderack_lab
+	yamllint --strict .
+	ansible-lint --strict
+	shellcheck $$(git ls-files -co --exclude-standard | xargs -r grep -lE '^#!.*\b(ba)?sh\b' --)
+ifeq ($(TERRAFORM),none)
+	@echo 'lint: terraform fmt and validate NOT RUN (TERRAFORM=none)'
+else
+	@$(MAKE) --no-print-directory terraform-lint
+endif
+
+.PHONY: terraform-lint
+terraform-lint: terraform-there $(TERRAFORM_RC)
+	$(TERRAFORM) fmt -check -recursive -diff terraform inventories tests/terraform
+	TF_DATA_DIR=$(CURDIR)/$(BUILD)/lint/terraform $(TF) init -backend=false -input=false -lockfile=readonly >/dev/null
+	TF_DATA_DIR=$(CURDIR)/$(BUILD)/lint/terraform $(TF) validate
+
+format: $(VENV)/ready ## Rewrite Python and Terraform in their standard form
+	ruff format .
+	ruff check --fix .
+	$(TERRAFORM) fmt -recursive terraform inventories
+
+unit: $(VENV)/ready $(COLLECTIONS) ## Python unit tests, rule tests
+	pytest tests/unit $(ARGS)
+
+terraform-test: terraform-there $(VENV)/ready $(TERRAFORM_RC) ## The stack on the AWS emulator: apply, plan, refuse, destroy
+	pytest tests/terraform $(ARGS)
+
+roles-test: $(VENV)/ready $(COLLECTIONS) ## molecule for every role, each on a fresh lab node (the lab must be up)
+	tests/roles/run $(ARGS)
+
+e2e: $(VENV)/ready $(COLLECTIONS) ## The lab end to end: takes the lab down and up again
+	pytest tests/e2e $(ARGS)
+
+venv: $(VENV)/ready ## The project's Python environment, from the lock file
+
+lock: $(VENV)/ready ## Resolve tools/requirements.lock anew from pyproject.toml
+	pip install -q uv
+	uv pip compile --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
+		$(if $(UPGRADE),--upgrade,) pyproject.toml -o tools/requirements.lock
+
+# What the targets above stand on.
+.PHONY: preflight host-packages env-known terraform-there inventory-there
+preflight:
+	@$(PREFLIGHT) --for demo
+
+host-packages:
+	@packages="$$($(PREFLIGHT) --list-packages)"; [ -z "$$packages" ] || { \
+		echo "host packages: installing $$packages"; \
+		{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends $$packages; } >$(BUILD)-apt.log 2>&1 \
+			|| { tail -n 15 $(BUILD)-apt.log >&2; echo "host packages: apt-get failed; whole log: $(BUILD)-apt.log" >&2; exit 1; }; \
+		rm -f $(BUILD)-apt.log; }
+
+env-known:
+	@[[ "$(ENV)" =~ ^[a-z0-9-]+$$ && -d "inventories/$(ENV)/group_vars" ]] || { echo "ENV=$(ENV) is unknown; wanted one of: $$(cd inventories && ls -d */group_vars | cut -d/ -f1 | xargs)" >&2; exit 2; }
+
+terraform-there:
+	@TERRAFORM=$(TERRAFORM) $(PYTHON) tests/lab/coderack_lab/preflight.py --for terraform
+
+inventory-there:
+	@test -f inventories/$(ENV)/hosts.yml || { echo "inventories/$(ENV)/hosts.yml is not there; wanted: the inventory that \`make provision ENV=$(ENV)\` writes. Run that first." >&2; exit 2; }
+
+$(VENV)/ready: tools/requirements.lock pyproject.toml
+	@echo 'project environment: installing from tools/requirements.lock (about a minute) ...'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(VENV)/bin/pip install --disable-pip-version-check --no-input -q --require-hashes -r tools/requirements.lock 2>$(BUILD)/pip.log \
+		&& $(VENV)/bin/pip install --disable-pip-version-check --no-input -q --no-deps --no-build-isolation -e . 2>>$(BUILD)/pip.log \
+		|| { tail -n 15 $(BUILD)/pip.log >&2; echo 'project environment: pip failed; whole log: $(BUILD)/pip.log' >&2; exit 1; }
+	@touch $@
+
+# Galaxy is not needed: the same collections, at one known version, are in the `ansible` wheel; only these four are unpacked.
+$(COLLECTIONS): $(VENV)/ready
+	@echo 'Ansible collections: unpacking from the $(ANSIBLE_WHEEL) wheel ...'
+	@rm -rf $(BUILD)/wheels $@ $@.partial && mkdir -p $(BUILD)/wheels $@.partial
+	@$(VENV)/bin/pip download --disable-pip-version-check --no-input -q --no-deps -d $(BUILD)/wheels '$(ANSIBLE_WHEEL)' 2>$(BUILD)/pip.log \
+		|| { tail -n 15 $(BUILD)/pip.log >&2; exit 1; }
+	@unzip -q $(BUILD)/wheels/ansible-*.whl 'ansible_collections/ansible/posix/*' 'ansible_collections/ansible/utils/*' \
+		'ansible_collections/community/crypto/*' 'ansible_collections/community/general/*' -d $@.partial
+	@rm -rf $(BUILD)/wheels && mv $@.partial/ansible_collections $@ && rmdir $@.partial && touch $@
+
+$(BUILD)/terraform.rc:
+	@mkdir -p $(BUILD)
+	@printf 'provider_installation {\n  filesystem_mirror {\n    path    = "%s"\n    include = ["hashicorp/aws"]\n  }\n  direct {\n    exclude = ["hashicorp/aws"]\n  }\n}\n' '$(TF_MIRROR)' >$@
