@@ -1,0 +1,1 @@
+"""Tests of the Python package: no root, no network, seconds."""

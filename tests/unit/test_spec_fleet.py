@@ -1,0 +1,134 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from coderack.spec.checked import SpecError, validate
+from coderack.spec.fleet import Fleet
+
+from .data import Edit, node
+
+
+def test_accepts_a_fleet_as_terraform_prints_it(fleet_data: dict[str, Any]) -> None:
+    fleet = validate(Fleet, fleet_data, "fleet")
+    assert [entry.name for entry in fleet.gpu_nodes] == ["gpu-b", "gpu-a"]
+    assert fleet.gpu_nodes[0].reservation is not None
+    assert fleet.gpu_nodes[0].reservation.ends_at.isoformat() == "2027-01-31T11:30:00+00:00"
+
+
+def test_is_immutable(fleet_data: dict[str, Any]) -> None:
+    fleet = validate(Fleet, fleet_data, "fleet")
+    with pytest.raises(ValidationError, match="frozen"):
+        fleet.nodes[0].address = "10.0.0.1"  # type: ignore[misc]
+
+
+REFUSALS: dict[str, tuple[Edit, str]] = {
+    "two nodes of one name": (
+        lambda fleet: node(fleet, "gpu-b").update(name="gpu-a"),
+        "node name gpu-a is used 2 times, wanted once",
+    ),
+    "two nodes of one address": (
+        lambda fleet: node(fleet, "gpu-b").update(address="10.77.0.20"),
+        "address 10.77.0.20 belongs to nodes ops, gpu-b, wanted one node per address",
+    ),
+    "private address that is another node's address": (
+        lambda fleet: node(fleet, "gpu-b").update(private_address="10.77.0.10"),
+        "address 10.77.0.10 belongs to nodes gpu-b, gpu-a, wanted one node per address",
+    ),
+    "host names that differ in case only": (
+        lambda fleet: node(fleet, "gpu-a").update(address="GPU-B.example.org"),
+        "address gpu-b.example.org belongs to nodes gpu-b, gpu-a, wanted one node per address",
+    ),
+    "no GPU node": (
+        lambda fleet: fleet.update(nodes=[node(fleet, "ops")]),
+        "no node has role gpu, wanted at least one",
+    ),
+    "no ops node": (
+        lambda fleet: fleet["nodes"].remove(node(fleet, "ops")),
+        "no node has role ops, wanted at least one",
+    ),
+    "two fabrics in one group": (
+        lambda fleet: node(fleet, "gpu-a").update(fabric={"kind": "infiniband"}),
+        "GPU nodes differ in fabric.kind (gpu-a has infiniband, gpu-b has efa), wanted the same on all",
+    ),
+    "public address between nodes": (
+        lambda fleet: node(fleet, "gpu-a").update(private_address="52.1.2.3"),
+        "node gpu-a: private_address is '52.1.2.3', wanted an IP address in one of 10.0.0.0/8",
+    ),
+    "loopback between nodes": (
+        lambda fleet: node(fleet, "gpu-a").update(private_address="127.0.0.1"),
+        "node gpu-a: private_address is '127.0.0.1', wanted an IP address",
+    ),
+    "host name between nodes": (
+        lambda fleet: node(fleet, "gpu-a").update(private_address="gpu-a.internal"),
+        "node gpu-a: private_address is 'gpu-a.internal', wanted an IP address",
+    ),
+    "misspelt address": (
+        lambda fleet: node(fleet, "gpu-a").update(address="10.77.0.300"),
+        "node gpu-a: address is '10.77.0.300', wanted an IP address or a host name",
+    ),
+    "address that is a URL": (
+        lambda fleet: node(fleet, "gpu-a").update(address="https://gpu-a"),
+        "node gpu-a: address is 'https://gpu-a', wanted an IP address or a host name",
+    ),
+    "GPU node without GPUs": (
+        lambda fleet: node(fleet, "gpu-a")["gpus"].update(count=0),
+        "node gpu-a: role is gpu and gpus.count is 0, wanted at least 1",
+    ),
+    "ops node with GPUs": (
+        lambda fleet: node(fleet, "ops")["gpus"].update(count=2),
+        "node ops: role is ops and gpus.count is 2, wanted 0",
+    ),
+    "devices without a fabric": (
+        lambda fleet: node(fleet, "ops")["fabric"].update(devices=["mlx5_0"]),
+        "node ops: fabric.kind is none and fabric.devices is ['mlx5_0'], wanted no devices",
+    ),
+    "unknown key": (
+        lambda fleet: node(fleet, "gpu-a").update(password="x"),
+        "nodes[gpu-a].password is not a known key",
+    ),
+    "missing key": (
+        lambda fleet: node(fleet, "gpu-a").pop("private_address"),
+        "nodes[gpu-a].private_address is missing",
+    ),
+    "number as text": (
+        lambda fleet: node(fleet, "gpu-a")["gpus"].update(count="8"),
+        "nodes[gpu-a].gpus.count is '8': input should be a valid integer",
+    ),
+    "unknown fabric": (
+        lambda fleet: node(fleet, "gpu-a")["fabric"].update(kind="roce"),
+        "nodes[gpu-a].fabric.kind is 'roce': input should be 'infiniband', 'efa' or 'none'",
+    ),
+    "text that Ansible would execute": (
+        lambda fleet: node(fleet, "gpu-a").update(zone="{{ lookup('pipe', 'id') }}"),
+        "nodes[gpu-a].zone is \"{{ lookup('pipe', 'id') }}\"",
+    ),
+    "reservation end without a time zone": (
+        lambda fleet: node(fleet, "gpu-b")["reservation"].update(ends_at="2027-01-31T11:30:00"),
+        "nodes[gpu-b].reservation.ends_at is '2027-01-31T11:30:00'",
+    ),
+    "other contract version": (lambda fleet: fleet.update(version=2), "version is 2: input should be 1"),
+}
+
+
+@pytest.mark.parametrize(("edit", "message"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_refuses(fleet_data: dict[str, Any], edit: Edit, message: str) -> None:
+    edit(fleet_data)
+    with pytest.raises(SpecError) as caught:
+        validate(Fleet, fleet_data, "fleet output")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("fleet output: ")
+
+
+def test_reports_every_problem_at_once(fleet_data: dict[str, Any]) -> None:
+    node(fleet_data, "gpu-a").update(private_address="8.8.8.8")
+    node(fleet_data, "gpu-b")["gpus"].update(count=0)
+    node(fleet_data, "ops").pop("role")
+    with pytest.raises(SpecError) as caught:
+        validate(Fleet, fleet_data, "fleet")
+    assert len(caught.value.problems) == 3
+
+
+def test_names_the_input_when_it_is_no_object_at_all() -> None:
+    with pytest.raises(SpecError, match=r"^fleet: input should be a valid dictionary.*, got \[1\]"):
+        validate(Fleet, [1], "fleet")

@@ -1,0 +1,120 @@
+from typing import Any
+
+import pytest
+
+from coderack.spec.checked import SpecError, validate
+from coderack.spec.profile import ServingProfile
+
+from .data import PROFILES, Edit, profile_data
+
+
+@pytest.mark.parametrize("path", sorted(PROFILES.glob("*.yml")), ids=lambda path: path.stem)
+def test_every_profile_of_the_repository_loads_under_its_own_name(path: Any) -> None:
+    profile = validate(ServingProfile, profile_data(path.stem), path.name)
+    assert profile.name == path.stem
+
+
+def test_the_repository_has_the_profiles_that_roles_and_readme_name() -> None:
+    names = {path.stem for path in PROFILES.glob("*.yml")}
+    assert names >= {"fused-16", "split-8", "lab-smollm2", "lab-moe-fused", "lab-moe-split"}
+
+
+@pytest.mark.parametrize("name", ["fused-16", "split-8"])
+def test_production_profiles_use_all_gpus_of_a_node(name: str) -> None:
+    assert validate(ServingProfile, profile_data(name), name).layout.gpus_per_node == 8
+
+
+REFUSALS: dict[str, tuple[Edit, str]] = {
+    "fused over one node": (
+        lambda profile: profile["layout"].update(nodes=1),
+        "layout.mode is fused and layout.nodes is 1, wanted 2 or more",
+    ),
+    "ranks that do not spread evenly": (
+        lambda profile: profile["layout"].update(data_parallel=7),
+        "layout.data_parallel is 7, wanted a multiple of layout.nodes = 2",
+    ),
+    "all-to-all without experts": (
+        lambda profile: profile["layout"].update(expert_parallel=False),
+        "layout.all2all_backend is allgather_reducescatter and layout.expert_parallel is false",
+    ),
+    "removed all-to-all backend": (
+        lambda profile: profile["layout"].update(all2all_backend="pplx"),
+        "layout.all2all_backend is pplx, which vLLM has removed; use allgather_reducescatter",
+    ),
+    "zero nodes": (lambda profile: profile["layout"].update(nodes=0), "layout.nodes is 0"),
+    "cache type q8": (
+        lambda profile: profile["limits"].update(kv_cache_dtype="q8"),
+        "limits.kv_cache_dtype is q8, a llama.cpp name; vLLM's is fp8",
+    ),
+    "cache type q4_1": (
+        lambda profile: profile["limits"].update(kv_cache_dtype="q4_1"),
+        "limits.kv_cache_dtype is q4_1, a llama.cpp name; vLLM's is int4_per_token_head",
+    ),
+    "batch smaller than its sequences": (
+        lambda profile: profile["limits"].update(max_num_batched_tokens=32),
+        "limits.max_num_batched_tokens is 32, wanted at least limits.max_num_seqs = 64",
+    ),
+    "more than all memory": (
+        lambda profile: profile["limits"].update(gpu_memory_utilization=90),
+        "limits.gpu_memory_utilization is 90: input should be less than or equal to 1",
+    ),
+    "relative model path": (lambda profile: profile["model"].update(path="models/x"), "model.path is 'models/x'"),
+    "misspelt key": (lambda profile: profile.update(engine_arg=[]), "engine_arg is not a known key"),
+    "number among the arguments": (
+        lambda profile: profile.update(engine_args=["--shutdown-timeout", 60]),
+        "engine_args[1] is 60: input should be a valid string",
+    ),
+    "value without an option": (
+        lambda profile: profile.update(engine_args=["interactivity"]),
+        "engine_args begins with 'interactivity', wanted an option",
+    ),
+    "option and value in one word": (
+        lambda profile: profile.update(head_args=["--tool-call-parser qwen3_coder"]),
+        "head_args has '--tool-call-parser qwen3_coder', wanted option and value as two list items",
+    ),
+    "API server count on headless nodes": (
+        lambda profile: profile.update(engine_args=["--api-server-count", "2"]),
+        "engine_args has --api-server-count, which headless nodes refuse; move it to head_args",
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "message"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_refuses(edit: Edit, message: str) -> None:
+    profile = profile_data("fused-16")
+    edit(profile)
+    with pytest.raises(SpecError) as caught:
+        validate(ServingProfile, profile, "profile")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["engine_args", "head_args"])
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--tensor-parallel-size", "has --tensor-parallel-size, which is set from layout.tensor_parallel"),
+        ("--tensor_parallel_size=4", "has --tensor-parallel-size, which is set from layout.tensor_parallel"),
+        ("-tp", "has -tp, which is set from layout.tensor_parallel"),
+        ("--no-enable-expert-parallel", "which is set from layout.expert_parallel"),
+        ("--max-model-len=8192", "has --max-model-len, which is set from limits.max_model_len"),
+        ("--headless", "which is set from the node's place in the group"),
+        ("--disable-log-requests", "has --disable-log-requests: it is gone"),
+        ("--disable-log-stats", "has --disable-log-stats: it removes every vllm:* metric"),
+        ("--speculative-model", "use --speculative-config"),
+        ("--rope-scaling", "use --hf-overrides"),
+        ("--api-key=secret", "has --api-key: every user of the node sees it"),
+    ],
+)
+def test_refuses_arguments_that_are_not_free(field: str, word: str, message: str) -> None:
+    profile = profile_data("fused-16") | {field: [word]}
+    with pytest.raises(SpecError) as caught:
+        validate(ServingProfile, profile, "profile fused-16")
+    assert str(caught.value).startswith(f"profile fused-16: {field} has -")
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_accepts_an_argument_whose_value_has_blanks() -> None:
+    words = ["--speculative-config", '{"method": "ngram_gpu", "num_speculative_tokens": 4}', "--eplb-config={ }"]
+    profile = validate(ServingProfile, profile_data("fused-16") | {"engine_args": words}, "profile")
+    assert list(profile.engine_args) == words

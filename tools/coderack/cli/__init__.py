@@ -1,0 +1,1 @@
+"""The `coderack` command, one module per verb. The only room that prints."""

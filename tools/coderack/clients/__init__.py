@@ -1,0 +1,1 @@
+"""Thin typed faces of other programs."""

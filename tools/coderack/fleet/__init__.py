@@ -1,0 +1,1 @@
+"""From the Terraform `fleet` output to the Ansible inventory, and back."""

@@ -1,0 +1,149 @@
+"""The fleet: which machines exist, what is in them and how they are reached.
+
+This is the one contract between what makes machines (Terraform, or a hand-written list of bare-metal hosts) and
+everything that configures or measures them. Secrets never belong in it; unknown keys are refused.
+"""
+
+import ipaddress
+import re
+from collections import defaultdict
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, Field, StrictInt, StringConstraints, model_validator
+
+from coderack.spec.checked import Frozen
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+# Values end up in an inventory that Ansible templates: nothing that could read as an expression gets through.
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/()+-]{0,99}$")]
+
+PRIVATE_NETWORKS = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",  # RFC 6598; AWS allows it as a VPC range
+        "fc00::/7",
+    )
+)
+_HOSTNAME = re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_DIGITS_AND_DOTS = re.compile(r"[0-9.]+")
+
+
+class Gpus(Frozen):
+    """The GPUs of one node; a node without any has model `none` and count 0."""
+
+    model: Label
+    count: Annotated[StrictInt, Field(ge=0, le=16)]
+
+
+class Fabric(Frozen):
+    """The network that collectives between GPU nodes use; `devices` are the RDMA devices to pin, empty for all."""
+
+    kind: Literal["infiniband", "efa", "none"]
+    devices: tuple[Label, ...] = ()
+
+
+class Reservation(Frozen):
+    """Reserved capacity that takes the node away when it ends (an AWS capacity block)."""
+
+    id: Label
+    ends_at: AwareDatetime
+
+
+class Node(Frozen):
+    """One machine. `address` is where Ansible connects to, `private_address` where the other nodes reach it."""
+
+    name: Name
+    role: Literal["gpu", "ops"]
+    address: str
+    private_address: str
+    instance_id: Label | None = None
+    instance_type: Label | None = None
+    zone: Label | None = None
+    gpus: Gpus
+    fabric: Fabric
+    reservation: Reservation | None = None
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        problems = []
+        if not _is_ip_or_hostname(self.address):
+            problems.append(f"address is {self.address!r}, wanted an IP address or a host name")
+        if not _is_private_ip(self.private_address):
+            wanted = ", ".join(str(network) for network in PRIVATE_NETWORKS)
+            problems.append(f"private_address is {self.private_address!r}, wanted an IP address in one of {wanted}")
+        if self.role == "gpu" and self.gpus.count == 0:
+            problems.append("role is gpu and gpus.count is 0, wanted at least 1 (or role ops)")
+        if self.role == "ops" and self.gpus.count > 0:
+            problems.append(f"role is ops and gpus.count is {self.gpus.count}, wanted 0 (or role gpu)")
+        if self.fabric.kind == "none" and self.fabric.devices:
+            problems.append(f"fabric.kind is none and fabric.devices is {list(self.fabric.devices)}, wanted no devices")
+        if problems:
+            raise ValueError("; ".join(f"node {self.name}: {problem}" for problem in problems))
+        return self
+
+
+class Fleet(Frozen):
+    """All machines of one environment."""
+
+    version: Literal[1]
+    stack: Name
+    nodes: tuple[Node, ...]
+
+    @property
+    def gpu_nodes(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.role == "gpu")
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        problems = [
+            *(f"no node has role {role}, wanted at least one" for role in ("gpu", "ops") if not self._has(role)),
+            *self._doubles(),
+            *self._mixed_fabric(),
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _has(self, role: str) -> bool:
+        return any(node.role == role for node in self.nodes)
+
+    def _doubles(self) -> list[str]:
+        names = [node.name for node in self.nodes]
+        holders: dict[str, list[str]] = defaultdict(list)
+        for node in self.nodes:
+            # One node may use the same address for both purposes; two nodes may share none.
+            for address in sorted({node.address.lower(), node.private_address.lower()}):
+                holders[address].append(node.name)
+        return [
+            *(f"node name {name} is used {names.count(name)} times, wanted once" for name in sorted(set(names))
+              if names.count(name) > 1),
+            *(f"address {address} belongs to nodes {', '.join(nodes)}, wanted one node per address"
+              for address, nodes in holders.items() if len(nodes) > 1),
+        ]  # fmt: skip
+
+    def _mixed_fabric(self) -> list[str]:
+        kinds = {node.name: node.fabric.kind for node in self.gpu_nodes}
+        if len(set(kinds.values())) <= 1:
+            return []
+        seen = ", ".join(f"{name} has {kind}" for name, kind in sorted(kinds.items()))
+        return [f"GPU nodes differ in fabric.kind ({seen}), wanted the same on all: one group cannot mix them"]
+
+
+def _is_ip_or_hostname(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        # 10.0.0.300 would pass as a host name; it is a misspelt address.
+        return _DIGITS_AND_DOTS.fullmatch(text) is None and _HOSTNAME.fullmatch(text.lower()) is not None
+    return True
+
+
+def _is_private_ip(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return any(address in network for network in PRIVATE_NETWORKS)

@@ -1,0 +1,215 @@
+"""The serving profile: one named way to serve one model, read by the planner, the vLLM role and the benchmark.
+
+Checks here are those that need nothing but the profile itself. Whether the model fits the GPUs is the planner's.
+Verdicts on flags are those of vLLM 0.32's own argument parser.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, StrictBool, StrictStr, StringConstraints, field_validator, model_validator
+
+from coderack.spec.checked import Frozen
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+
+# Flags that come from the profile's own fields or from the node's place in the group, with where they come from.
+OWNED_FLAGS = {
+    "--model": "model.path",
+    "--served-model-name": "model.name",
+    "--revision": "model.revision",
+    "--tensor-parallel-size": "layout.tensor_parallel",
+    "-tp": "layout.tensor_parallel",
+    "--data-parallel-size": "layout.data_parallel",
+    "-dp": "layout.data_parallel",
+    "--enable-expert-parallel": "layout.expert_parallel",
+    "--no-enable-expert-parallel": "layout.expert_parallel",
+    "-ep": "layout.expert_parallel",
+    "--all2all-backend": "layout.all2all_backend",
+    "--max-model-len": "limits.max_model_len",
+    "--max-num-seqs": "limits.max_num_seqs",
+    "--max-num-batched-tokens": "limits.max_num_batched_tokens",
+    "--gpu-memory-utilization": "limits.gpu_memory_utilization",
+    "--kv-cache-dtype": "limits.kv_cache_dtype",
+    "--data-parallel-size-local": "the node's place in the group",
+    "-dpl": "the node's place in the group",
+    "--data-parallel-start-rank": "the node's place in the group",
+    "-dpr": "the node's place in the group",
+    "--data-parallel-rank": "the node's place in the group",
+    "-dpn": "the node's place in the group",
+    "--data-parallel-address": "the head's address",
+    "-dpa": "the head's address",
+    "--data-parallel-rpc-port": "the role's RPC port",
+    "-dpp": "the role's RPC port",
+    "--headless": "the node's place in the group",
+    "--nnodes": "the node's place in the group",
+    "-n": "the node's place in the group",
+    "--node-rank": "the node's place in the group",
+    "-r": "the node's place in the group",
+    "--master-addr": "the node's place in the group",
+    "--master-port": "the node's place in the group",
+    "--host": "the node's address",
+    "--port": "the role's port",
+}
+
+# Flags that vLLM 0.32 rejects, or accepts to the operator's harm, with what to do instead.
+REFUSED_FLAGS = {
+    "--disable-log-requests": "it is gone and request logging is off by default; remove it",
+    "--disable-log-stats": "it removes every vllm:* metric, so that alerts see nothing; remove it",
+    "--speculative-model": 'use --speculative-config \'{"method": ..., "model": ...}\'',
+    "--rope-scaling": "use --hf-overrides with rope_parameters and max_position_embeddings",
+    "--rope-theta": "use --hf-overrides with rope_parameters",
+    "--swap-space": "it is gone; remove it",
+    "--use-v2-block-manager": "it is gone; remove it",
+    "--num-scheduler-steps": "it is gone; remove it",
+    "--cuda-graph-sizes": "use --cudagraph-capture-sizes",
+    "--full-cuda-graph": "full CUDA graphs are the default; remove it",
+    "--max-seq-len-to-capture": "use --max-cudagraph-capture-size",
+    "--guided-decoding-backend": "use --structured-outputs-config",
+    "--enable-reasoning": "it is gone; --reasoning-parser is enough",
+    "--calculate-kv-scales": "it is gone; scales come from the checkpoint",
+    "--num-redundant-experts": "use --eplb-config with num_redundant_experts",
+    "--eplb-window-size": "use --eplb-config with window_size",
+    "--api-key": "every user of the node sees it in the process list; the role passes keys by environment file",
+    "--config": "a second file could contradict this one; list the options in engine_args",
+}
+
+# llama.cpp's names for quantised caches, which vLLM does not know.
+_KV_DTYPE_INSTEAD = {"q8": "fp8", "q8_0": "fp8", "q4_0": "int4_per_token_head", "q4_1": "int4_per_token_head"}
+_ALL2ALL_INSTEAD = {"pplx": "allgather_reducescatter", "naive": "allgather_reducescatter"}
+_API_SERVER_COUNT = ("--api-server-count", "-asc")
+
+
+class Model(Frozen):
+    """The model: the name clients ask for, the folder on the node, and the revision that must be in it."""
+
+    name: Name
+    path: Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/-]+$")]
+    revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+
+
+class Layout(Frozen):
+    """How the model lies over the GPUs.
+
+    fused: one group over all nodes; `data_parallel` is the group's total.
+    split: every node is a replica of its own; `data_parallel` is per node.
+    Expert parallel size is no field: it is data_parallel x tensor_parallel once `expert_parallel` is on.
+    """
+
+    mode: Literal["fused", "split"]
+    nodes: PositiveInt
+    data_parallel: PositiveInt
+    tensor_parallel: PositiveInt
+    expert_parallel: StrictBool
+    all2all_backend: (
+        Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "deepep_v2", "nixl_ep"]
+        | None
+    ) = None
+
+    @property
+    def data_parallel_per_node(self) -> int:
+        return self.data_parallel // self.nodes if self.mode == "fused" else self.data_parallel
+
+    @property
+    def gpus_per_node(self) -> int:
+        return self.data_parallel_per_node * self.tensor_parallel
+
+    @field_validator("all2all_backend", mode="before")
+    @classmethod
+    def _backend_exists(cls, value: object) -> object:
+        if isinstance(value, str) and value in _ALL2ALL_INSTEAD:
+            instead = _ALL2ALL_INSTEAD[value]
+            raise ValueError(f"layout.all2all_backend is {value}, which vLLM has removed; use {instead}")
+        return value
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        if self.mode == "fused" and self.nodes < 2:
+            raise ValueError(f"layout.mode is fused and layout.nodes is {self.nodes}, wanted 2 or more (or mode split)")
+        if self.mode == "fused" and self.data_parallel % self.nodes:
+            raise ValueError(
+                f"layout.data_parallel is {self.data_parallel}, wanted a multiple of layout.nodes = {self.nodes}: "
+                "a fused group has the same number of ranks on every node"
+            )
+        if self.all2all_backend is not None and not self.expert_parallel:
+            raise ValueError(
+                f"layout.all2all_backend is {self.all2all_backend} and layout.expert_parallel is false, "
+                "wanted true: without it there is no all-to-all exchange"
+            )
+        return self
+
+
+class Limits(Frozen):
+    """Upper bounds per data parallel rank: tokens, sequences, and the share (0..1] of GPU memory."""
+
+    max_model_len: PositiveInt
+    max_num_seqs: PositiveInt
+    max_num_batched_tokens: PositiveInt
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    kv_cache_dtype: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] | None = None
+
+    @field_validator("kv_cache_dtype", mode="before")
+    @classmethod
+    def _dtype_is_vllms(cls, value: object) -> object:
+        if isinstance(value, str) and value in _KV_DTYPE_INSTEAD:
+            instead = _KV_DTYPE_INSTEAD[value]
+            raise ValueError(f"limits.kv_cache_dtype is {value}, a llama.cpp name; vLLM's is {instead}")
+        return value
+
+    @model_validator(mode="after")
+    def _batch_holds_every_sequence(self) -> Self:
+        # vLLM's scheduler refuses this too, but only after minutes of start.
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"limits.max_num_batched_tokens is {self.max_num_batched_tokens}, wanted at least "
+                f"limits.max_num_seqs = {self.max_num_seqs}: every running sequence takes one token per step"
+            )
+        return self
+
+
+class ServingProfile(Frozen):
+    """One file of inventories/profiles."""
+
+    name: Name
+    description: Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\n]+$")]
+    model: Model
+    layout: Layout
+    limits: Limits
+    engine_args: tuple[StrictStr, ...] = ()
+    head_args: tuple[StrictStr, ...] = ()
+
+    @model_validator(mode="after")
+    def _arguments_are_free_ones(self) -> Self:
+        problems = [
+            *_argument_problems("engine_args", self.engine_args),
+            *_argument_problems("head_args", self.head_args),
+        ]
+        if self.layout.mode == "fused" and any(_flag(word) in _API_SERVER_COUNT for word in self.engine_args):
+            problems.append("engine_args has --api-server-count, which headless nodes refuse; move it to head_args")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def _argument_problems(field: str, words: tuple[str, ...]) -> list[str]:
+    problems = []
+    if words and not words[0].startswith("-"):
+        problems.append(f"{field} begins with {words[0]!r}, wanted an option such as --enforce-eager")
+    for word in words:
+        flag = _flag(word)
+        if not word or "\n" in word:
+            problems.append(f"{field} has {word!r}, wanted words without line breaks")
+        elif word.startswith("-") and any(blank in flag for blank in " \t"):
+            problems.append(f"{field} has {word!r}, wanted option and value as two list items")
+        elif flag in OWNED_FLAGS:
+            problems.append(f"{field} has {flag}, which is set from {OWNED_FLAGS[flag]}; set it there")
+        elif flag in REFUSED_FLAGS:
+            problems.append(f"{field} has {flag}: {REFUSED_FLAGS[flag]}")
+    return problems
+
+
+def _flag(word: str) -> str:
+    """The option in `word` as vLLM's parser reads it: `--max_num_seqs=8` is --max-num-seqs."""
+    if not word.startswith("-"):
+        return ""
+    flag = word.partition("=")[0]
+    return flag.replace("_", "-") if flag.startswith("--") else flag

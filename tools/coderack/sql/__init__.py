@@ -1,0 +1,1 @@
+"""Table-QA: the prompt that asks for SQL and the SQL in the answer."""
