@@ -15,12 +15,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BUILD := .build
 VENV := $(BUILD)/venv
 BIN := $(CURDIR)/$(VENV)/bin
-LAB := PYTHONPATH=$(CURDIR)/tests/lab $(BIN)/python -m coderack_lab
+LAB := env PYTHONPATH=$(CURDIR)/tests/lab $(BIN)/python -m coderack_lab
 PREFLIGHT := $(PYTHON) tests/lab/coderack_lab/preflight.py
 COLLECTIONS := $(BUILD)/collections/ansible_collections
 ANSIBLE_WHEEL := ansible==12.3.0
 
-export TERRAFORM PATH := $(BIN):$(PATH)
+export TERRAFORM
+export PATH := $(BIN):$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible/ansible.cfg
 export ANSIBLE_HOME := $(CURDIR)/$(BUILD)/ansible
 export TF_DATA_DIR := $(CURDIR)/$(BUILD)/$(ENV)/terraform/data

@@ -1,0 +1,83 @@
+"""Another serving profile is one variable away, and a wrong one is refused before anything changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from harness import ROOT, Lab, ask_gateway, configure, key, prometheus
+
+HOSTS = ROOT / "inventories/lab/hosts.yml"
+
+
+@pytest.fixture
+def inventory_without_gpu_b() -> Iterator[None]:
+    whole = HOSTS.read_text()
+    inventory: dict[str, Any] = yaml.safe_load(whole)
+    del inventory["all"]["children"]["gpu"]["hosts"]["gpu-b"]
+    HOSTS.write_text(yaml.safe_dump(inventory))
+    yield
+    HOSTS.write_text(whole)
+
+
+def unit_start(the_lab: Lab, node: str) -> str:
+    return the_lab.on(node, "systemctl show vllm -p ExecMainStartTimestampMonotonic --value").text
+
+
+def test_a_profile_whose_model_is_missing_is_refused(the_lab: Lab) -> None:
+    before = unit_start(the_lab, "gpu-a")
+    done = configure("-e", "vllm_profile=split-8")
+    assert done.code != 0
+    for word in ("split-8", "/srv/models/qwen3-coder-480b-fp8", "gpu-a"):
+        assert word in done.text
+    assert set(done.changed().values()) == {0}, done.text
+    assert unit_start(the_lab, "gpu-a") == before
+
+
+def test_an_unknown_profile_is_refused(the_lab: Lab) -> None:
+    done = configure("-e", "vllm_profile=no-such")
+    assert done.code != 0
+    assert "no-such" in done.text
+    assert "lab-smollm2" in done.text  # the known ones are named
+    assert set(done.changed().values()) <= {0}
+
+
+@pytest.mark.usefixtures("inventory_without_gpu_b")
+def test_an_inventory_with_a_node_missing_is_refused(the_lab: Lab) -> None:
+    done = configure()
+    assert done.code != 0
+    assert "2 GPU node(s)" in done.text
+    assert set(done.changed().values()) == {0}, done.text
+
+
+def test_the_production_topology_answers_over_both_nodes(
+    the_lab: Lab, eventually: Callable[[Callable[[], bool], float], bool]
+) -> None:
+    """Qwen3-MoE, data parallel 2 with expert parallel, one rank on each node, one endpoint."""
+    done = configure("-e", "vllm_profile=lab-moe-fused")
+    assert done.code == 0, done.text
+    body: dict[str, object] = {"model": "tiny-qwen3-moe", "prompt": "SELECT", "max_tokens": 8}
+    for _ in range(6):
+        status, answer = ask_gateway("/v1/completions", body, api_key=key())
+        assert status == 200, answer
+        assert json.loads(answer)["usage"]["completion_tokens"] > 0
+    query = 'vllm:request_success_total{job="vllm",model_name="tiny-qwen3-moe"}'
+    assert eventually(lambda: {row["metric"]["engine"] for row in prometheus(f"{query} > 0")} == {"0", "1"}, 60)
+    assert {row["metric"]["node"] for row in prometheus(query)} == {"gpu-a"}  # the head speaks for both engines
+    command = the_lab.on("gpu-b", "systemctl cat vllm").text
+    assert "--headless" in command
+
+
+def test_a_fused_group_comes_back_as_one_after_a_node_died(the_lab: Lab) -> None:
+    """A lone rank cannot rejoin: the next run restarts both, not only the dead one."""
+    head_before = unit_start(the_lab, "gpu-a")
+    assert the_lab.on("gpu-b", "sudo systemctl stop vllm").code == 0
+    done = configure("-e", "vllm_profile=lab-moe-fused")
+    assert done.code == 0, done.text
+    assert unit_start(the_lab, "gpu-a") != head_before
+    body: dict[str, object] = {"model": "tiny-qwen3-moe", "prompt": "SELECT", "max_tokens": 4}
+    assert ask_gateway("/v1/completions", body, api_key=key())[0] == 200

@@ -1,0 +1,3 @@
+from coderack_lab.cli import main
+
+main()

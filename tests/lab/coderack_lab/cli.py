@@ -1,0 +1,202 @@
+"""The lab's command line, called by the Makefile's lab-* targets."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coderack_lab import cache, cgroups, contact, demo, faults, lifecycle, snapshot
+from coderack_lab import settings as s
+from coderack_lab.errors import BadInput, Interrupted, LabError, Unknown
+from coderack_lab.node import NodeSpec
+from coderack_lab.progress import Progress
+from coderack_lab.shell import stop_on_signals
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+scratch = typer.Typer(no_args_is_help=True, help="Machines beside the cloud's instances, for role tests.")
+app.add_typer(scratch, name="scratch")
+
+
+@app.command("demo")
+def demo_command() -> None:
+    """The main job end to end. Example: make demo"""
+    with lifecycle.locked("demo"):
+        demo.run_demo()
+
+
+@app.command()
+def prepare() -> None:
+    """Fill the cache (base image, vLLM, models) and nothing else. Example: make lab-cache"""
+    with lifecycle.locked("prepare"):
+        demo.prepare(Progress(3, s.LOGS))
+
+
+@app.command()
+def up() -> None:
+    """Cache, network and cloud, no nodes yet: Terraform makes those. Example: make lab-up"""
+    with lifecycle.locked("up"):
+        demo.prepare(Progress(3, s.LOGS))
+        print(f"lab: {lifecycle.up()}; EC2 API at http://127.0.0.1:{s.AWS_PORT}. Next: make provision ENV=lab")
+
+
+@app.command()
+def down() -> None:
+    """Take everything down, also what a killed run left. Example: make lab-down"""
+    with lifecycle.locked("down", take_over=True):
+        lifecycle.down()
+        rest = lifecycle.leftovers()
+        if rest:
+            raise LabError("could not remove: " + "; ".join(rest))
+        s.LOCK.unlink(missing_ok=True)
+    print("lab: down, nothing left (the cache stays: make lab-clean removes it)")
+
+
+@app.command()
+def wait() -> None:
+    """Wait until every node has booted. Example: python -m coderack_lab wait"""
+    lifecycle.wait_for_nodes()
+
+
+@app.command("instances")
+def instances_command() -> None:
+    """Make the machines without Terraform and print the fleet contract. Example: python -m coderack_lab instances"""
+    from coderack_lab import instances  # noqa: PLC0415  boto3 takes a second that other commands need not wait
+
+    print(json.dumps(instances.make()))
+
+
+@app.command()
+def clean() -> None:
+    """Take down and remove the cache as well. Example: make lab-clean"""
+    with lifecycle.locked("clean", take_over=True):
+        lifecycle.down()
+        cache.remove_all()
+        s.LOCK.unlink(missing_ok=True)
+    print(f"lab: down, {s.CACHE} removed")
+
+
+@app.command()
+def status(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
+    """What is up. 0 up, 1 down or a node not running, 3 cannot tell. Example: make lab-status"""
+    seen = contact.read_status()
+    lab = lifecycle.read_lab()
+    is_up = lifecycle.is_up()
+    nodes = seen.get("nodes", [])
+    if seen and not is_up:
+        raise Unknown(
+            "the lab's cloud has ended without a tear-down; wanted: running, or down. `make lab-down` repairs."
+        )
+    if as_json:
+        print(json.dumps({"schema": "coderack.lab.status/1", "up": is_up, **lab, **seen}, indent=2))
+    elif not is_up:
+        print("lab: down")
+    else:
+        print(
+            f"lab: up, phase {lab.get('phase', 'unknown')}, driven from {lab.get('root')}, EC2 API {seen['endpoint']}"
+        )
+        for node in nodes if isinstance(nodes, list) else []:
+            print(f"  {node['name']:8} {node['address']:14} {node['role']:4} {node['state']:8} {node['instance_id']}")
+    bad = [n for n in nodes if n["state"] != "running"] if isinstance(nodes, list) else []
+    raise typer.Exit(0 if is_up and not bad else 1)
+
+
+@app.command("ssh")
+def ssh_command(node: str, command: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """A shell on a node, or one command. Example: make lab-ssh NODE=gpu-a CMD='systemctl status vllm'"""
+    spec = _node(node)
+    arguments = ["ssh", *contact.ssh_options(), f"{s.USER}@{spec['address']}", *(command or [])]
+    os.execvp("ssh", arguments)  # noqa: S606  an interactive program takes over the terminal
+
+
+@app.command()
+def fault(
+    kind: str,
+    node: Annotated[str, typer.Argument(help="The node; empty for uplink.")] = "",
+    repair: Annotated[bool, typer.Option("--repair", help="Undo instead.")] = False,
+) -> None:
+    """Break something from outside. Example: make lab-fault NODE=gpu-b KIND=partition [REPAIR=1]"""
+    if kind not in faults.KINDS:
+        raise BadInput(
+            f"unknown fault {kind!r}; wanted one of: " + ", ".join(f"{k} ({v})" for k, v in faults.KINDS.items())
+        )
+    if kind != "uplink":
+        _node(node)
+    if repair:
+        faults.repair(node)
+    else:
+        faults.inject(kind, node)
+    print(f"lab: {'repaired' if repair else 'injected'} {kind} {node}".rstrip())
+
+
+def _node(name: str) -> dict[str, str]:
+    nodes = contact.read_status().get("nodes")
+    known = {n["name"]: n for n in nodes} if isinstance(nodes, list) else {}
+    if name not in known:
+        raise BadInput(f"no node {name!r} in the lab; wanted one of: {', '.join(sorted(known)) or '(the lab is down)'}")
+    return dict(known[name])
+
+
+@scratch.command("up")
+def scratch_up(name: str, role: Annotated[str, typer.Option(help="gpu binds vLLM and the models.")] = "ops") -> None:
+    """Boot one more machine and print how to reach it as JSON. Example: python -m coderack_lab scratch up mol"""
+    if not lifecycle.is_up():
+        raise LabError("the lab is down; wanted: up. Run `make lab-up` first.")
+    taken = {spec.address for spec in contact.scratch_requests().values()}
+    address = next((a for a in s.SCRATCH_ADDRESSES if a not in taken), None)
+    if address is None:
+        raise LabError("no address is left for another machine; `scratch down` one first.")
+    key = s.SSH_KEY.with_suffix(".pub").read_text()
+    contact.request_scratch(NodeSpec(name, address, role, key, f"scratch-{name}"))
+    lifecycle.wait_for_node(name)
+    options = contact.ssh_options()
+    print(json.dumps({
+        "instance": name, "address": address, "user": s.USER, "port": 22, "identity_file": str(s.SSH_KEY),
+        "ssh_args": " ".join(f"'{o}'" if " " in o else o for o in options),
+    }))  # fmt: skip
+
+
+@scratch.command("down")
+def scratch_down(name: str) -> None:
+    """Stop and wipe such a machine; fine if there is none. Example: python -m coderack_lab scratch down mol"""
+    contact.withdraw_scratch(name)
+    lifecycle.wait_for_no_node(name)
+
+
+@app.command("snapshot")
+def snapshot_command(
+    compare: Annotated[
+        Path | None, typer.Option(help="An earlier snapshot: print what differs, exit 1 if anything does.")
+    ] = None,
+) -> None:
+    """Everything on this host that a lab could leave behind, one line each. Example: make lab-snapshot > before.txt"""
+    now = snapshot.take()
+    if compare is None:
+        print("\n".join(now))
+        return
+    rows = list(difflib.unified_diff(compare.read_text().splitlines(), now, "before", "now", lineterm="", n=0))
+    print("\n".join(rows) if rows else "snapshot: nothing differs")
+    raise typer.Exit(1 if rows else 0)
+
+
+def main() -> None:
+    """Run a command; errors become one message and an exit code, never a traceback."""
+    stop_on_signals()
+    try:
+        app(standalone_mode=True)
+    except Interrupted as error:
+        print(
+            f"\nlab: {error}. `make demo` starts over where needed; `make lab-down` removes everything.",
+            file=sys.stderr,
+        )
+        sys.exit(error.exit_code)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    finally:
+        cgroups.remove("build")

@@ -1,0 +1,137 @@
+"""`make demo`: the whole way, from nothing to a question over a table answered by a real model on two nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from coderack_lab import cgroups, contact, image, lifecycle, serving
+from coderack_lab import settings as s
+from coderack_lab.errors import LabError
+from coderack_lab.progress import Progress
+from coderack_lab.shell import CommandFailed, run
+
+_STEPS = 8
+_SCHEMA = s.ROOT / "tests/lab/demo/orders.sql"
+_QUESTION = "How many orders are there?"
+
+
+def run_demo() -> None:
+    """Run all steps, keeping what an earlier whole run left standing. Raises LabError naming the step that failed."""
+    progress = Progress(_STEPS, s.LOGS)
+    try:
+        _all_steps(progress)
+    except LabError as error:
+        raise (
+            type(error)(*error.args) if not isinstance(error, CommandFailed) else LabError(_failure(progress, error))
+        ) from error
+    _tell_where_things_are(progress.elapsed())
+
+
+def _failure(progress: Progress, error: CommandFailed) -> str:
+    return (
+        f"step `{progress.current}` failed: {' '.join(error.command[:5])} … ended with exit code {error.code}.\n"
+        f"{error.tail}\n    whole log: {progress.log}\n"
+        "    next: read the log, then run `make demo` again (it starts over where needed), or `make lab-down`."
+    )
+
+
+def _all_steps(progress: Progress) -> None:
+    prepare(progress)
+    with progress.step("network and cloud (AWS emulator on loopback)", "cloud"):
+        done = lifecycle.up()
+    # From here on everything this command starts is found again by lab-down, whatever happens to us.
+    cgroups.enter(cgroups.create("work"))
+    lifecycle.set_phase("provisioning")
+    with progress.step(f"provision: {_provisioner()} ({done})", "provision") as log:
+        run(_provision(), log=log, cwd=s.ROOT, timeout=900)
+    with progress.step("nodes boot", "nodes"):
+        lifecycle.wait_for_nodes()
+    lifecycle.set_phase("configuring")
+    with progress.step("configure: ansible-playbook site.yml, engines load the model", "site") as log:
+        run(_make("configure"), log=log, cwd=s.ROOT, timeout=1200)
+    lifecycle.set_phase("ready")
+    with progress.step("a question over a table", "question"):
+        pass
+    sys.stdout.flush()
+    _ask()
+
+
+def prepare(progress: Progress) -> None:
+    """Make, or find in the cache, what the nodes are made of."""
+    with progress.step(f"base image: Debian {s.SUITE}", "image") as log:
+        image.build(log)
+    with progress.step("vLLM's CPU build in an environment of its own", "vllm") as log:
+        serving.build_environment(log)
+    with progress.step("models: SmolLM2-135M-Instruct and a tiny Qwen3-MoE", "models") as log:
+        serving.build_models(log)
+
+
+def _without_terraform() -> bool:
+    return os.environ.get("TERRAFORM") == "none"
+
+
+def _provisioner() -> str:
+    if _without_terraform():
+        return "TERRAFORM=none, so the nodes are made through the EC2 API; Terraform is NOT RUN"
+    return "Terraform makes the nodes"
+
+
+def _provision() -> list[str]:
+    if not _without_terraform():
+        return _make("provision")
+    here = f"{sys.executable} -m coderack_lab instances"
+    return ["bash", "-o", "pipefail", "-c", f"{here} | {_coderack()} fleet write --env lab -"]
+
+
+def _coderack() -> Path:
+    return Path(sys.executable).parent / "coderack"
+
+
+def _make(target: str) -> list[str]:
+    return ["make", "--no-print-directory", target, "ENV=lab"]
+
+
+def ask_command() -> list[str]:
+    """The question, as anyone may ask it from this host."""
+    return [
+        str(_coderack()), "ask",
+        "--url", f"https://localhost:{s.GATEWAY_PORT}",
+        "--key-file", str(s.INVENTORY / "secrets/api-keys/demo"),
+        "--ca-file", str(s.INVENTORY / "secrets/gateway-ca.crt"),
+        "--model", "smollm2-135m-instruct", "--schema", str(_SCHEMA), _QUESTION,
+    ]  # fmt: skip
+
+
+def _ask() -> None:
+    print(f"\nQuestion:  {_QUESTION}\nSchema given to the model ({_SCHEMA.relative_to(s.ROOT)}):\n")
+    print("\n".join(f"    {line}" for line in _SCHEMA.read_text().splitlines()))
+    print("\nAnswer, as it comes through the TLS gateway:\n", flush=True)
+    done = subprocess.run(ask_command(), stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        raise LabError(
+            f"the question was not answered: `coderack ask` ended with exit code {done.returncode}; wanted: 0. "
+            f"By hand: {' '.join(ask_command())}"
+        )
+
+
+def _tell_where_things_are(elapsed: float) -> None:
+    nodes = contact.read_status().get("nodes")
+    secrets = (s.INVENTORY / "secrets").relative_to(s.ROOT)
+    print(f"\nThe lab is up ({elapsed:.0f} s). What stands where:\n")
+    for node in nodes if isinstance(nodes, list) else []:
+        name = node["name"]
+        print(f"    {name:8} {node['address']:12} {node['role']:4} {node['instance_id']}  make lab-ssh NODE={name}")
+    print(f"""
+    endpoint      https://localhost:{s.GATEWAY_PORT}/v1
+                  API key in {secrets}/api-keys/demo, CA certificate {secrets}/gateway-ca.crt
+    Prometheus    http://127.0.0.1:{s.PROMETHEUS_PORT}
+    Alertmanager  http://127.0.0.1:{s.ALERTMANAGER_PORT}
+    EC2 API       http://127.0.0.1:{s.AWS_PORT} (emulator)
+    logs          {s.LOGS.relative_to(s.ROOT)}
+
+Look around:   make lab-status · make lab-ssh NODE=gpu-a · make smoke · make lab-fault NODE=gpu-b KIND=partition
+Ask yourself:  .build/venv/bin/coderack ask --help
+Tear down:     make lab-down""")

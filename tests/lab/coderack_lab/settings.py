@@ -1,0 +1,55 @@
+"""Every name, address and place the lab uses, in one page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Places. The cache is worth keeping between runs (downloads and builds); everything else goes with `lab-down`.
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = Path(os.environ.get("CODERACK_LAB_CACHE", "/var/cache/coderack-lab"))
+STATE = Path("/var/lib/coderack-lab")
+RUN = Path("/run/coderack-lab")
+LOCK = Path("/run/coderack-lab.lock")
+
+# What belongs to the clone that drives the lab: key, logs, Terraform state, secrets.
+BUILD = ROOT / ".build" / "lab"
+LOGS = BUILD / "logs"
+SSH_KEY = BUILD / "ssh" / "id_ed25519"
+KNOWN_HOSTS = BUILD / "ssh" / "known_hosts"
+INVENTORY = ROOT / "inventories" / "lab"
+
+# Network. 10.77.0.0/24 is the VPC's private subnet of inventories/lab/terraform.tfvars; the bridge answers as the
+# VPC router does, on the subnet's first address.
+NETNS = "coderack-lab"
+NETNS_FILE = Path("/run/netns") / NETNS
+BRIDGE = "br-lab"
+SUBNET = "10.77.0.0/24"
+VPC = "10.77.0.0/16"
+ROUTER = "10.77.0.1"
+UPLINK_INSIDE = "lab-uplink"
+UPLINK_HOST = "lab-host"
+UPLINK_NET = "10.77.255.0/30"
+UPLINK_HOST_ADDRESS = "10.77.255.1"
+UPLINK_INSIDE_ADDRESS = "10.77.255.2"
+NFT_TABLE = "coderack_lab"
+# Machines that a test asks for by name live above the addresses that EC2 hands out first.
+SCRATCH_ADDRESSES = tuple(f"10.77.0.{n}" for n in range(200, 220))
+
+# Faces on the host, all on loopback.
+AWS_PORT = int(os.environ.get("LAB_AWS_PORT", "5601"))
+AWS_REGION = "us-west-2"
+GATEWAY_PORT = int(os.environ.get("LAB_GATEWAY_PORT", "18443"))
+PROMETHEUS_PORT = int(os.environ.get("LAB_PROMETHEUS_PORT", "19090"))
+ALERTMANAGER_PORT = int(os.environ.get("LAB_ALERTMANAGER_PORT", "19093"))
+
+# Machines. The suite is the nodes', whatever the host runs.
+SUITE = "bookworm"
+USER = "admin"  # the default user of Debian's cloud images
+USER_ID = 1000
+CGROUP = "coderack-lab"
+
+
+def machine(name: str) -> str:
+    """nspawn's machine name: short enough that `vb-<machine>` fits an interface name (15 characters)."""
+    return f"lab-{name}"
