@@ -140,7 +140,7 @@ format: $(VENV)/ready ## Rewrite Python and Terraform in their standard form
 	$(TERRAFORM) fmt -recursive terraform inventories
 
 unit: $(VENV)/ready $(COLLECTIONS) ## Python unit tests, rule tests
-	pytest tests/unit $(ARGS)
+	pytest tests/unit tests/roles $(ARGS)
 
 terraform-test: terraform-there $(VENV)/ready $(TERRAFORM_RC) ## The stack on the AWS emulator: apply, plan, refuse, destroy
 	pytest tests/terraform $(ARGS)

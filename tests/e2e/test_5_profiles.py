@@ -18,7 +18,7 @@ HOSTS = ROOT / "inventories/lab/hosts.yml"
 def inventory_without_gpu_b() -> Iterator[None]:
     whole = HOSTS.read_text()
     inventory: dict[str, Any] = yaml.safe_load(whole)
-    del inventory["all"]["children"]["gpu"]["hosts"]["gpu-b"]
+    del inventory["all"]["children"]["gpu_nodes"]["hosts"]["gpu-b"]
     HOSTS.write_text(yaml.safe_dump(inventory))
     yield
     HOSTS.write_text(whole)

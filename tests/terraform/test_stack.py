@@ -248,10 +248,10 @@ def test_nothing_else_comes_in_from_outside(life: Life, group: str, allowed: set
 
 
 def test_supervisor_sees_what_it_has_to_boot(life: Life) -> None:
-    assert [(view.name, view.role, view.state, view.user_data) for view in life.when_up] == [
-        ("gpu-a", "gpu", "running", ""),
-        ("gpu-b", "gpu", "running", ""),
-        ("ops", "ops", "running", ""),
+    assert [(view.name, view.role, view.state) for view in life.when_up] == [
+        ("gpu-a", "gpu", "running"),
+        ("gpu-b", "gpu", "running"),
+        ("ops", "ops", "running"),
     ]
     assert {view.public_key for view in life.when_up} == {PUBLIC_KEY}
 

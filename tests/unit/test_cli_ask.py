@@ -68,7 +68,7 @@ def test_sample_rows_reach_the_model_only_when_wanted() -> None:
     assert "-- 77" in with_samples
     assert "PostgreSQL" in with_samples
     assert script.requests[1]["max_tokens"] == 7
-    assert script.requests[1]["messages"][-1] == {"role": "user", "content": QUESTION}
+    assert script.requests[1]["messages"][-1]["content"].endswith(QUESTION)
 
 
 @pytest.mark.usefixtures("files")

@@ -24,7 +24,7 @@ INVENTORY = """\
 ---
 all:
   children:
-    gpu:
+    gpu_nodes:
       hosts:
         gpu-a:
           ansible_host: 10.77.0.10
@@ -55,7 +55,7 @@ all:
             ends_at: '2027-01-31T11:30:00Z'
             id: cr-0123
           fleet_zone: us-west-2a
-    ops:
+    ops_nodes:
       hosts:
         ops:
           ansible_host: 10.77.0.20
@@ -95,7 +95,7 @@ def test_reading_gives_back_what_was_written(fleet: Fleet, tmp_path: Path) -> No
 def test_text_that_yaml_would_read_as_something_else_stays_text(fleet_data: dict[str, Any], zone: str) -> None:
     fleet_data["nodes"][0]["zone"] = zone
     text = inventory.render(validate(Fleet, fleet_data, "fleet"))
-    assert yaml.safe_load(text)["all"]["children"]["ops"]["hosts"]["ops"]["fleet_zone"] == zone
+    assert yaml.safe_load(text)["all"]["children"]["ops_nodes"]["hosts"]["ops"]["fleet_zone"] == zone
 
 
 def test_ansible_reads_the_same_hosts_and_values(fleet: Fleet, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_ansible_reads_the_same_hosts_and_values(fleet: Fleet, tmp_path: Path) -
         text=True,
     )
     seen = json.loads(listing.stdout)
-    assert seen["gpu"]["hosts"] == ["gpu-a", "gpu-b"]
+    assert seen["gpu_nodes"]["hosts"] == ["gpu-a", "gpu-b"]
     assert seen["_meta"]["hostvars"]["gpu-b"]["fleet_fabric"] == {"kind": "efa", "devices": ["rdmap0s6", "rdmap0s7"]}
     assert seen["_meta"]["hostvars"]["ops"]["fleet_stack"] == "aws"
 
@@ -155,7 +155,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     ("text", "message"),
     [
         ("", "not an inventory of `coderack fleet write`"),
-        ("all: {children: {gpu: {hosts: [gpu-a]}}}", "not an inventory of `coderack fleet write`"),
+        ("all: {children: {gpu_nodes: {hosts: [gpu-a]}}}", "not an inventory of `coderack fleet write`"),
         ("a: [", "not an inventory of `coderack fleet write`"),
         (INVENTORY.replace("ansible_host: 10.77.0.10", "ansible_port: 22"), "nodes[gpu-a].address is missing"),
         (INVENTORY.replace("10.77.0.11", "52.1.2.3"), "node gpu-b: private_address is '52.1.2.3'"),

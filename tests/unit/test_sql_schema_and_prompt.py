@@ -79,8 +79,8 @@ def test_questions_over_one_schema_share_every_byte_before_the_question() -> Non
     second = table_question(read_schema(SHOP, with_samples=True), "Who paid most?\n")
     assert first[:-1] == second[:-1]
     assert (first[-1], second[-1]) == (
-        {"role": "user", "content": "How many orders are there?"},
-        {"role": "user", "content": "Who paid most?"},
+        {"role": "user", "content": "Write the SQL query that answers this question: How many orders are there?"},
+        {"role": "user", "content": "Write the SQL query that answers this question: Who paid most?"},
     )
 
 

@@ -67,8 +67,8 @@ EXAMPLES = r"""
 - name: Show the command line of this node
   ansible.builtin.debug:
     msg: >-
-      {{ vllm_profile | coderack_vllm_arguments(node_rank=groups['gpu'].index(inventory_hostname),
-      node_count=groups['gpu'] | length, head_address=hostvars[groups['gpu'][0]].fleet_private_address,
+      {{ vllm_profile | coderack_vllm_arguments(node_rank=groups['gpu_nodes'].index(inventory_hostname),
+      node_count=groups['gpu_nodes'] | length, head_address=hostvars[groups['gpu_nodes'][0]].fleet_private_address,
       host=fleet_private_address) }}
 """
 
@@ -83,7 +83,8 @@ _value:
 
 def coderack_profile(profile: Any) -> dict[str, Any]:
     """The profile, checked and complete."""
-    return _checked(profile).model_dump(mode="json")
+    checked: dict[str, Any] = _checked(profile).model_dump(mode="json")
+    return checked
 
 
 def coderack_vllm_arguments(

@@ -147,8 +147,9 @@ def scratch_up(name: str, role: Annotated[str, typer.Option(help="gpu binds vLLM
     """Boot one more machine and print how to reach it as JSON. Example: python -m coderack_lab scratch up mol"""
     if not lifecycle.is_up():
         raise LabError("the lab is down; wanted: up. Run `make lab-up` first.")
-    taken = {spec.address for spec in contact.scratch_requests().values()}
-    address = next((a for a in s.SCRATCH_ADDRESSES if a not in taken), None)
+    known = contact.scratch_requests()
+    taken = {spec.address for spec in known.values()}
+    address = known[name].address if name in known else next((a for a in s.SCRATCH_ADDRESSES if a not in taken), None)
     if address is None:
         raise LabError("no address is left for another machine; `scratch down` one first.")
     key = s.SSH_KEY.with_suffix(".pub").read_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coderack_lab import settings as s
 from coderack_lab.node import NodeSpec
+from coderack_lab.shell import output
 
 STATUS_FILE = s.RUN / "status.json"
 _SCRATCH = s.RUN / "scratch"
@@ -19,6 +20,13 @@ def scratch_requests() -> dict[str, NodeSpec]:
         request = json.loads(file.read_text())
         wanted[request["name"]] = NodeSpec(**request)
     return wanted
+
+
+def forget_host_key(address: str) -> None:
+    """Drop a machine's SSH host key; it is learnt anew at the next contact."""
+    if s.KNOWN_HOSTS.exists():
+        output(["ssh-keygen", "-q", "-f", str(s.KNOWN_HOSTS), "-R", address])
+        s.KNOWN_HOSTS.with_suffix(".old").unlink(missing_ok=True)
 
 
 def ssh_options() -> list[str]:

@@ -13,7 +13,7 @@ from coderack_lab.errors import LabError
 from coderack_lab.progress import Progress
 from coderack_lab.shell import CommandFailed, run
 
-_STEPS = 8
+_STEPS = 7
 _SCHEMA = s.ROOT / "tests/lab/demo/orders.sql"
 _QUESTION = "How many orders are there?"
 
@@ -53,9 +53,6 @@ def _all_steps(progress: Progress) -> None:
     with progress.step("configure: ansible-playbook site.yml, engines load the model", "site") as log:
         run(_make("configure"), log=log, cwd=s.ROOT, timeout=1200)
     lifecycle.set_phase("ready")
-    with progress.step("a question over a table", "question"):
-        pass
-    sys.stdout.flush()
     _ask()
 
 

@@ -1,7 +1,7 @@
 """The lab's cloud as one process: the AWS emulator, and the machines that its running instances are.
 
-It looks at the EC2 API once a second, as anyone could, and makes the machines follow: a running instance is a booted
-node with the instance's private address, a stopped one keeps its disk, a terminated one loses it. A machine that
+It looks at the EC2 API every two seconds, as anyone could, and makes the machines follow: a running instance is a
+booted node with the instance's private address, a stopped one keeps its disk, a terminated one loses it. A machine that
 powers itself off stops its instance; one that crashes stays down until its instance is stopped and started.
 """
 
@@ -24,7 +24,7 @@ from coderack_lab.errors import Interrupted
 from coderack_lab.node import Node, NodeSpec
 from coderack_lab.shell import die_with_parent, stop_on_signals
 
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 2.0
 
 
 class Supervisor:
@@ -53,6 +53,8 @@ class Supervisor:
         for name, spec in wanted.items():
             node = self._nodes.get(name)
             if node is None or node.state == "stopped":
+                if not spec.disk.exists():
+                    contact.forget_host_key(spec.address)  # a new disk means new keys
                 self._nodes[name] = Node(spec)
                 self._nodes[name].start()
                 print(f"{name}: booting as {spec.address} ({spec.instance_id})", flush=True)

@@ -25,7 +25,8 @@ def table_question(schema: Schema, question: str, *, dialect: str = "SQLite") ->
     """Return the chat messages that ask `question` over `schema`."""
     return [
         {"role": "system", "content": fixed_part(schema, dialect=dialect)},
-        {"role": "user", "content": question.strip()},
+        # Said again next to the question: small models otherwise answer it in prose and make up a figure.
+        {"role": "user", "content": f"Write the SQL query that answers this question: {question.strip()}"},
     ]
 
 

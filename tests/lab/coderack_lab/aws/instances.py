@@ -1,6 +1,5 @@
 """The instances that the emulator has, as the lab's supervisor needs them. An ordinary API client."""
 
-import base64
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ class InstanceView:
     state: str
     private_ip: str
     public_key: str  # of the key pair, in OpenSSH's format
-    user_data: str
 
 
 def running_instances(endpoint: str, region: str) -> list[InstanceView]:
@@ -38,11 +36,11 @@ def running_instances(endpoint: str, region: str) -> list[InstanceView]:
     found = [instance for reservation in reservations for instance in reservation["Instances"]]
     pairs = client.describe_key_pairs(IncludePublicKey=True)["KeyPairs"]
     keys = {pair["KeyName"]: pair["PublicKey"] for pair in pairs}
-    views = [_view(instance, keys, _user_data(client, instance["InstanceId"])) for instance in found]
+    views = [_view(instance, keys) for instance in found]
     return sorted(views, key=lambda view: (view.name, view.instance_id))
 
 
-def _view(instance: dict[str, Any], keys: dict[str, str], user_data: str) -> InstanceView:
+def _view(instance: dict[str, Any], keys: dict[str, str]) -> InstanceView:
     tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
     return InstanceView(
         instance_id=instance["InstanceId"],
@@ -51,13 +49,7 @@ def _view(instance: dict[str, Any], keys: dict[str, str], user_data: str) -> Ins
         state=instance["State"]["Name"],
         private_ip=instance.get("PrivateIpAddress", ""),
         public_key=keys.get(instance.get("KeyName", ""), ""),
-        user_data=user_data,
     )
-
-
-def _user_data(client: Any, instance_id: str) -> str:
-    attribute = client.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")
-    return base64.b64decode(attribute.get("UserData", {}).get("Value", "")).decode("utf-8", "replace")
 
 
 @functools.cache  # a client takes a third of a second to make, and the supervisor asks every few seconds

@@ -1,0 +1,27 @@
+"""Looks like `vllm serve` from outside, as far as the role looks: a port that opens late, and completions."""
+
+import http.server
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+class Api(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        seen = {"arguments": sys.argv[1:], "secret": os.environ.get("SECRET_TOKEN"), "pid": os.getpid()}
+        answer = json.dumps({"choices": [{"text": "2"}], **seen}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+
+def main() -> None:
+    options = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    if Path("/srv/models/stand-in/crash").exists():
+        sys.exit("the weights are not there")
+    time.sleep(2)
+    http.server.ThreadingHTTPServer((options["--host"], int(options["--port"])), Api).serve_forever()
