@@ -5,14 +5,16 @@ The files are numbered because each goes on from the state that the one before l
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
-from harness import AWS, WITHOUT_TERRAFORM, Lab, kill_demo_after, lab, make, nodes, without_terraform
+from harness import AWS, WITHOUT_TERRAFORM, Done, Lab, kill_demo_after, lab, make, nodes, without_terraform
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +28,9 @@ def ec2() -> Any:
 @pytest.fixture(scope="session")
 def the_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """Take down what is there; cloud, nodes, a dry run on the fresh nodes; a demo that is killed; then `make demo`."""
+    if os.environ.get("E2E_REUSE_LAB"):  # for work on single tests: E2E_REUSE_LAB=1 pytest tests/e2e/test_2_endpoint.py
+        addresses = {name: node["address"] for name, node in nodes().items()}
+        return Lab(Path(os.devnull), Done(0, ""), Done(0, ""), addresses)
     assert make("lab-down").code == 0
     before = tmp_path_factory.mktemp("host") / "before.txt"
     before.write_text(lab("snapshot").text)

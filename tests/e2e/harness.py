@@ -18,6 +18,8 @@ AWS = "http://127.0.0.1:" + os.environ.get("LAB_AWS_PORT", "5601")
 GATEWAY = "https://localhost:" + os.environ.get("LAB_GATEWAY_PORT", "18443")
 PROMETHEUS = "http://127.0.0.1:" + os.environ.get("LAB_PROMETHEUS_PORT", "19090")
 SECRETS = ROOT / "inventories/lab/secrets"
+# What an outer make hands down (its ARGS, for one) was not meant for the commands under test.
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKEOVERRIDES", "ARGS")}
 WITHOUT_TERRAFORM = os.environ.get("TERRAFORM") == "none"
 
 
@@ -44,7 +46,7 @@ def run(*command: str, timeout: float = 900, **environment: str) -> Done:
         stdin=subprocess.DEVNULL,
         timeout=timeout,
         check=False,
-        env={**os.environ, **environment},
+        env={**_ENVIRONMENT, **environment},
     )
     print(f"$ {shlex.join(command)} -> {done.returncode}\n{done.stdout}")
     return Done(done.returncode, done.stdout)
@@ -122,6 +124,7 @@ def kill_demo_after(seconds: float) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        env=_ENVIRONMENT,
     ) as demo:
         try:
             ended = demo.wait(seconds)

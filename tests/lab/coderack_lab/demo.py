@@ -88,7 +88,13 @@ def _coderack() -> Path:
 
 
 def _make(target: str) -> list[str]:
-    return ["make", "--no-print-directory", target, "ENV=lab"]
+    return [
+        "make",
+        "--no-print-directory",
+        target,
+        "ENV=lab",
+        "ARGS=",
+    ]  # an outer make's ARGS were for the outer target
 
 
 def ask_command() -> list[str]:
