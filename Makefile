@@ -165,10 +165,9 @@ preflight:
 
 host-packages:
 	@packages="$$($(PREFLIGHT) --list-packages)"; [ -z "$$packages" ] || { \
-		echo "host packages: installing $$packages"; \
-		{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends $$packages; } >$(BUILD)-apt.log 2>&1 \
-			|| { tail -n 15 $(BUILD)-apt.log >&2; echo "host packages: apt-get failed; whole log: $(BUILD)-apt.log" >&2; exit 1; }; \
-		rm -f $(BUILD)-apt.log; }
+		echo "host packages: installing $$packages"; mkdir -p $(BUILD); \
+		{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends $$packages; } >$(BUILD)/apt.log 2>&1 \
+			|| { tail -n 15 $(BUILD)/apt.log >&2; echo "host packages: apt-get failed; whole log: $(BUILD)/apt.log" >&2; exit 1; }; }
 
 env-known:
 	@[[ "$(ENV)" =~ ^[a-z0-9-]+$$ && -d "inventories/$(ENV)/group_vars" ]] || { echo "ENV=$(ENV) is unknown; wanted one of: $$(cd inventories && ls -d */group_vars | cut -d/ -f1 | xargs)" >&2; exit 2; }

@@ -24,6 +24,25 @@ def inventory_without_gpu_b() -> Iterator[None]:
     HOSTS.write_text(whole)
 
 
+def greedy_tokens() -> list[str]:
+    """What the endpoint makes of a few prompts without chance: the same weights must give the same text."""
+    answers = []
+    for prompt in ("SELECT", "How many orders are there?", "CREATE TABLE orders (id", "one two three four five six", "§ Ω"):
+        body: dict[str, object] = {"model": "tiny-qwen3-moe", "prompt": prompt, "max_tokens": 12, "temperature": 0}
+        status, answer = ask_gateway("/v1/completions", body, api_key=key())
+        assert status == 200, answer
+        answers.append(json.loads(answer)["choices"][0]["text"])
+    return answers
+
+
+@pytest.fixture(scope="module")
+def one_rank(the_lab: Lab) -> list[str]:
+    """Answers of the MoE model on one rank that holds all experts."""
+    done = configure("-e", "vllm_profile=lab-moe-split")
+    assert done.code == 0, done.text
+    return greedy_tokens()
+
+
 def unit_start(the_lab: Lab, node: str) -> str:
     return the_lab.on(node, "systemctl show vllm -p ExecMainStartTimestampMonotonic --value").text
 
@@ -55,11 +74,13 @@ def test_an_inventory_with_a_node_missing_is_refused(the_lab: Lab) -> None:
 
 
 def test_the_production_topology_answers_over_both_nodes(
-    the_lab: Lab, eventually: Callable[[Callable[[], bool], float], bool]
+    the_lab: Lab, one_rank: list[str], eventually: Callable[[Callable[[], bool], float], bool]
 ) -> None:
-    """Qwen3-MoE, data parallel 2 with expert parallel, one rank on each node, one endpoint."""
+    """Qwen3-MoE, data parallel 2 with expert parallel, one rank on each node: one endpoint, the same tokens."""
     done = configure("-e", "vllm_profile=lab-moe-fused")
     assert done.code == 0, done.text
+    assert greedy_tokens() == one_rank
+    assert len(set(one_rank)) > 1
     body: dict[str, object] = {"model": "tiny-qwen3-moe", "prompt": "SELECT", "max_tokens": 8}
     for _ in range(6):
         status, answer = ask_gateway("/v1/completions", body, api_key=key())
