@@ -16,6 +16,7 @@ def debug(expression: str, profile: Path, tmp_path: Path) -> tuple[int, dict[str
     """Evaluate an expression in which `profile` is the content of a profile file, without PYTHONPATH."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "ANSIBLE_FILTER_PLUGINS": str(REPOSITORY / "ansible" / "plugins" / "filter"),
+        "ANSIBLE_CONFIG": os.devnull,  # not the project's, which make sets
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_LOCALHOST_WARNING": "0",
         "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
