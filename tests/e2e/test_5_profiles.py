@@ -27,7 +27,13 @@ def inventory_without_gpu_b() -> Iterator[None]:
 def greedy_tokens() -> list[str]:
     """What the endpoint makes of a few prompts without chance: the same weights must give the same text."""
     answers = []
-    for prompt in ("SELECT", "How many orders are there?", "CREATE TABLE orders (id", "one two three four five six", "§ Ω"):
+    for prompt in (
+        "SELECT",
+        "How many orders are there?",
+        "CREATE TABLE orders (id",
+        "one two three four five six",
+        "§ Ω",
+    ):
         body: dict[str, object] = {"model": "tiny-qwen3-moe", "prompt": prompt, "max_tokens": 12, "temperature": 0}
         status, answer = ask_gateway("/v1/completions", body, api_key=key())
         assert status == 200, answer
