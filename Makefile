@@ -4,6 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
+.NOTPARALLEL:
+ifneq ($(words $(CURDIR)),1)
+$(error this clone lies in "$(CURDIR)"; wanted: a path without spaces, which make and ssh cannot take)
+endif
 
 ENV ?= lab
 ARGS ?=
@@ -18,7 +22,6 @@ BIN := $(CURDIR)/$(VENV)/bin
 LAB := env PYTHONPATH=$(CURDIR)/tests/lab $(BIN)/python -m coderack_lab
 PREFLIGHT := $(PYTHON) tests/lab/coderack_lab/preflight.py
 COLLECTIONS := $(BUILD)/collections/ansible_collections
-ANSIBLE_WHEEL := ansible==12.3.0
 
 export TERRAFORM
 export PATH := $(BIN):$(PATH)
@@ -42,7 +45,9 @@ endif
 
 STACK ?= aws
 STACK_DIR := terraform/stacks/$(STACK)
-STATE := $(CURDIR)/$(BUILD)/$(ENV)/terraform/terraform.tfstate
+# The lab's machines go with the lab. Everybody else's state is worth more than a build folder: it lies with the
+# environment's variables, is not committed, and should be backed up.
+STATE := $(CURDIR)/$(if $(filter lab,$(ENV)),$(BUILD)/lab/terraform,inventories/$(ENV))/terraform.tfstate
 TFVARS := $(CURDIR)/inventories/$(ENV)/terraform.tfvars
 TF := $(TERRAFORM) -chdir=$(STACK_DIR)
 PLAYBOOK := ansible-playbook -i inventories/$(ENV)
@@ -139,7 +144,7 @@ format: $(VENV)/ready ## Rewrite Python and Terraform in their standard form
 	ruff check --fix .
 	$(TERRAFORM) fmt -recursive terraform inventories
 
-unit: $(VENV)/ready $(COLLECTIONS) ## Python unit tests, rule tests
+unit: $(VENV)/ready $(COLLECTIONS) ## Unit tests of the package, the lab and the Ansible module
 	pytest tests/unit tests/roles $(ARGS)
 
 terraform-test: terraform-there $(VENV)/ready $(TERRAFORM_RC) ## The stack on the AWS emulator: apply, plan, refuse, destroy
@@ -159,12 +164,14 @@ lock: $(VENV)/ready ## Resolve tools/requirements.lock anew from pyproject.toml
 		$(if $(UPGRADE),--upgrade,) pyproject.toml -o tools/requirements.lock
 
 # What the targets above stand on.
-.PHONY: preflight host-packages env-known terraform-there inventory-there
+.PHONY: preflight host-packages host-packages-fast env-known terraform-there inventory-there
 preflight:
 	@$(PREFLIGHT) --for demo
 
-host-packages:
-	@packages="$$($(PREFLIGHT) --list-packages)"; [ -z "$$packages" ] || { \
+# Root gets what is missing installed; anybody else is told, since lint and unit tests need no root otherwise.
+host-packages host-packages-fast:
+	@packages="$$($(PREFLIGHT) --list-packages --for $(if $(filter %-fast,$@),fast,demo))"; [ -z "$$packages" ] || { \
+		[ "$$(id -u)" = 0 ] || { echo "host packages missing: $$packages; wanted: installed. As root: apt-get install $$packages" >&2; exit 2; }; \
 		echo "host packages: installing $$packages"; mkdir -p $(BUILD); \
 		{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends $$packages; } >$(BUILD)/apt.log 2>&1 \
 			|| { tail -n 15 $(BUILD)/apt.log >&2; echo "host packages: apt-get failed; whole log: $(BUILD)/apt.log" >&2; exit 1; }; }
@@ -178,7 +185,7 @@ terraform-there:
 inventory-there:
 	@test -f inventories/$(ENV)/hosts.yml || { echo "inventories/$(ENV)/hosts.yml is not there; wanted: the inventory that \`make provision ENV=$(ENV)\` writes. Run that first." >&2; exit 2; }
 
-$(VENV)/ready: tools/requirements.lock pyproject.toml
+$(VENV)/ready: tools/requirements.lock pyproject.toml | host-packages-fast
 	@echo 'project environment: installing from tools/requirements.lock (about a minute) ...'
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/pip install --disable-pip-version-check --no-input -q --require-hashes -r tools/requirements.lock 2>$(BUILD)/pip.log \
@@ -187,10 +194,10 @@ $(VENV)/ready: tools/requirements.lock pyproject.toml
 	@touch $@
 
 # Galaxy is not needed: the same collections, at one known version, are in the `ansible` wheel; only these four are unpacked.
-$(COLLECTIONS): $(VENV)/ready
-	@echo 'Ansible collections: unpacking from the $(ANSIBLE_WHEEL) wheel ...'
+$(COLLECTIONS): ansible/collections.lock | $(VENV)/ready
+	@echo 'Ansible collections: unpacking from the wheel of ansible/collections.lock ...'
 	@rm -rf $(BUILD)/wheels $@ $@.partial && mkdir -p $(BUILD)/wheels $@.partial
-	@$(VENV)/bin/pip download --disable-pip-version-check --no-input -q --no-deps -d $(BUILD)/wheels '$(ANSIBLE_WHEEL)' 2>$(BUILD)/pip.log \
+	@$(VENV)/bin/pip download --disable-pip-version-check --no-input -q --no-deps --require-hashes -d $(BUILD)/wheels -r ansible/collections.lock 2>$(BUILD)/pip.log \
 		|| { tail -n 15 $(BUILD)/pip.log >&2; exit 1; }
 	@unzip -q $(BUILD)/wheels/ansible-*.whl 'ansible_collections/ansible/posix/*' 'ansible_collections/ansible/utils/*' \
 		'ansible_collections/community/crypto/*' 'ansible_collections/community/general/*' -d $@.partial

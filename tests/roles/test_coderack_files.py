@@ -26,9 +26,10 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
     spec.loader.exec_module(module)
     me = {"owner": pwd.getpwuid(os.getuid()).pw_name, "group": grp.getgrgid(os.getgid()).gr_name}
 
-    def call(*, check: bool = False, **arguments: list[dict[str, Any]]) -> dict[str, Any]:
+    def call(*, check: bool = False, diff: bool = False, **arguments: list[dict[str, Any]]) -> dict[str, Any]:
         owned = {key: [{**me, **entry} for entry in entries] for key, entries in arguments.items()}
-        with patch_module_args({**owned, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+        modes = {"_ansible_check_mode": check, "_ansible_diff": diff}
+        with patch_module_args({**owned, **modes}), pytest.raises(SystemExit):
             module.main()
         return dict(json.loads(capsys.readouterr().out))
 
@@ -60,11 +61,19 @@ def test_a_validator_sees_the_new_content(run: Any, tmp_path: Path) -> None:
 
 def test_check_mode_tells_and_touches_nothing(run: Any, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("old\n")
-    result = run(check=True, directories=[{"path": str(tmp_path / "d")}], files=[entry(tmp_path / "f")])
+    result = run(check=True, diff=True, directories=[{"path": str(tmp_path / "d")}], files=[entry(tmp_path / "f")])
     assert result["changed_paths"] == [str(tmp_path / "d"), str(tmp_path / "f")]
     assert (result["diff"][0]["before"], result["diff"][0]["after"]) == ("old\n", "new\n")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_text() == "old\n"
+
+
+def test_without_diff_no_result_tells_what_is_in_a_file(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("old-secret\n")
+    refused = run(files=[entry(tmp_path / "f", "new-secret", validate="/bin/false %s")])
+    written = run(files=[entry(tmp_path / "f", "new-secret")])
+    assert (refused["failed"], written["changed"]) == (True, True)
+    assert "secret" not in json.dumps([refused, written])
 
 
 @pytest.mark.parametrize("check", [True, False])

@@ -49,6 +49,17 @@ def test_filters_give_what_the_package_gives(tmp_path: Path) -> None:
     assert complete["limits"]["max_model_len"] == 1024
 
 
+def test_a_checked_profile_can_be_given_to_the_other_filters(tmp_path: Path) -> None:
+    both = (
+        f"coderack_profile | coderack_vllm_arguments({NODE}) + [profile | coderack_profile | coderack_shutdown_timeout]"
+    )
+    code, result, output = debug(both, PROFILES / "fused-16.yml", tmp_path)
+    assert code == 0, output
+    *arguments, seconds = result["msg"]
+    assert seconds == 60
+    assert arguments[arguments.index("--gpu-memory-utilization") + 1] == "0.9"
+
+
 def test_a_bad_profile_fails_with_the_reason_in_plain_words(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yml"
     bad.write_text((PROFILES / "lab-moe-fused.yml").read_text().replace("data_parallel: 2", "data_parallel: 3"))

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from coderack.cli.main import app
 
 from .certificates import make_ca_and_server
+from .program import coderack
 from .server import KEY, Script, answer, chunk, serving
 
 QUESTION = "How many orders are there?"
@@ -149,14 +150,26 @@ def test_the_answer_cannot_steer_the_terminal() -> None:
         ("https://127.0.0.1", ("--schema", "none.sql"), "schema none.sql: "),
         ("https://127.0.0.1", ("--schema", "drop.sql"), "schema drop.sql: statement begins with 'DROP'"),
         ("127.0.0.1", (), "URL is '127.0.0.1', wanted one such as https://"),
-        ("https://[", (), "URL is 'https://[': Invalid IPv6 URL"),
+        ("https://[", (), "URL is 'https://[', wanted one such as https://"),
         ("https://", (), "URL is 'https://', wanted one such as https://"),
+        ("https://" + "a" * 64 + ".org", (), "URL is 'https://aaaa"),
+        ("https://..x", (), "URL is 'https://..x', wanted one such as https://"),
+        ("https://gw:99999", (), "URL is 'https://gw:99999', wanted one such as https://"),
+        ("https://gw?a=b", (), "the URL holds a query or fragment"),
+        ("https://gw#a", (), "the URL holds a query or fragment"),
+        ("https://gw", ("--model", "m\udcff"), "the model is 'm\\udcff', wanted UTF-8 text"),
+        ("https://gw", ("--schema", "nul.sql"), "schema nul.sql: a NUL character in it"),
+        ("https://gw", ("--schema", "large.sql"), "schema large.sql: larger than 4194304 bytes"),
+        ("https://gw", ("--schema", "open.sql"), "schema open.sql: a statement is not closed"),
         ("http://10.77.0.20", (), "URL is http://10.77.0.20, wanted https://: the key must not cross"),
     ],
 )
 def test_bad_input_is_2_before_anything_is_asked(url: str, options: tuple[str, ...], message: str) -> None:
     Path("two-keys").write_text("a\nb\n")
     Path("drop.sql").write_text("DROP TABLE orders;")
+    Path("nul.sql").write_text("CREATE TABLE t (a INT);\0")
+    Path("large.sql").write_text("CREATE TABLE t (a INT);" + " " * 4 * 1024 * 1024)
+    Path("open.sql").write_text("CREATE TABLE t (a INT")
     code, out, err = ask(url, *options)
     assert (code, out) == (2, "")
     assert err.startswith(f"coderack: {message}")
@@ -165,3 +178,45 @@ def test_bad_input_is_2_before_anything_is_asked(url: str, options: tuple[str, .
 @pytest.mark.usefixtures("files")
 def test_an_empty_question_is_2() -> None:
     assert ask("https://127.0.0.1", question=" ")[::2] == (2, "coderack: the question is empty\n")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_question_that_is_not_utf_8_is_2() -> None:
+    assert ask("https://127.0.0.1", question="caf\udce9?")[::2] == (
+        2,
+        "coderack: the question is 'caf\\udce9?', wanted UTF-8 text\n",
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("url", ["https://user:hunter2@gw", "http://hunter2@[", "http://10.0.0.1@hunter2"])
+def test_a_url_with_a_password_is_2_and_is_not_printed(url: str) -> None:
+    code, out, err = ask(url)
+    assert (code, out) == (2, "")
+    assert err.startswith("coderack: the URL holds a user or password")
+    assert "hunter2" not in err
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("tokens", ["-5", "Infinity", "NaN", "1.5", "true", '"7"', "9" * 5000])
+def test_a_token_count_that_is_none_is_3_and_gives_no_rate(tokens: str) -> None:
+    counts = f'{{"choices": [], "usage": {{"prompt_tokens": 1, "completion_tokens": {tokens}}}}}'
+    with serving(Script([chunk("SELECT 1;", finish="stop"), counts, "[DONE]"])) as url:
+        code, out, err = ask(url)
+    assert code == 3
+    assert "tokens/s" not in out
+    assert "an event is no" in err
+
+
+@pytest.mark.usefixtures("files")
+def test_an_answer_that_no_encoding_holds_is_still_printed() -> None:
+    with serving(Script(answer("```sql\nSELECT 'caf\ud800';\n```"))) as url:
+        run = coderack("ask", "--url", url, "--key-file", "key", "--model", "m", "--schema", "shop.sql", "--json", "q")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert json.loads(run.stdout)["sql"] == "SELECT 'caf\ud800';"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e300", "0"])
+def test_a_timeout_that_no_socket_takes_is_2(seconds: str) -> None:
+    assert ask("https://127.0.0.1", "--timeout", seconds)[0] == 2

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from typer.testing import CliRunner
 
 from coderack import __version__
 from coderack.cli.main import app
+from coderack.fleet.contract import parse_fleet
 
 from .data import REPOSITORY, node
+from .program import coderack
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def test_bad_input_leaves_the_old_inventory(inventories: Path, fleet_data: dict[
     node(fleet_data, "gpu-a").update(private_address="8.8.8.8")
     code, out, err = run("fleet", "write", "--env", "lab", "-", stdin=json.dumps(fleet_data))
     assert (code, out) == (2, "")
-    assert err.startswith("coderack: fleet output: node gpu-a: private_address is '8.8.8.8', wanted an IP address in")
+    assert err.startswith("coderack: fleet output: node gpu-a: private_address is '8.8.8.8', wanted the IPv4")
     assert (inventories / "lab" / "hosts.yml").read_bytes() == old
 
 
@@ -115,19 +118,75 @@ def test_help_has_an_example(verb: tuple[str, ...]) -> None:
 
 
 def test_runs_as_a_program(inventories: Path, fleet_data: dict[str, Any]) -> None:
-    def coderack(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "coderack.cli.main", *words],
-            input=stdin,
-            env={"PYTHONPATH": str(REPOSITORY / "tools"), "PATH": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
     version = coderack("--version")
     assert (version.returncode, version.stdout) == (0, f"coderack {__version__}\n")
     node(fleet_data, "ops").pop("gpus")
     refused = coderack("fleet", "write", "--env", "lab", "-", stdin=json.dumps(fleet_data))
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "coderack: fleet output: nodes[ops].gpus is missing\n"
+
+
+def test_closed_standard_input_is_2(inventories: Path) -> None:
+    run = coderack("fleet", "write", "--env", "lab", "-", shell_redirection="<&-")
+    assert (run.returncode, run.stderr) == (2, "coderack: input -: standard input is closed; give a file or a pipe\n")
+
+
+@pytest.mark.parametrize("json_option", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [
+        (">/dev/full", "the output cannot be written: [Errno 28] No space left on device"),
+        (">&-", "standard output is closed"),
+    ],
+)
+def test_output_that_is_lost_is_3_without_a_traceback(
+    inventories: Path, fleet_data: dict[str, Any], redirection: str, message: str, json_option: tuple[str, ...]
+) -> None:
+    run("fleet", "write", "--env", "lab", "-", stdin=json.dumps(fleet_data))
+    lost = coderack("fleet", "show", "--env", "lab", *json_option, shell_redirection=redirection)
+    assert (lost.returncode, lost.stderr) == (3, f"coderack: {message}\n")
+
+
+def test_a_reader_that_went_away_is_3_without_a_traceback(inventories: Path, fleet_data: dict[str, Any]) -> None:
+    run("fleet", "write", "--env", "lab", "-", stdin=json.dumps(fleet_data))
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        show = [sys.executable, "-m", "coderack.cli.main", "fleet", "show", "--env", "lab"]
+        lost = subprocess.run(
+            show,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env={"PYTHONPATH": str(REPOSITORY / "tools")},
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (lost.returncode, lost.stderr) == (3, "coderack: the output cannot be written: [Errno 32] Broken pipe\n")
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link"])
+def test_a_hosts_file_that_is_no_regular_file_is_2(inventories: Path, fleet_data: dict[str, Any], kind: str) -> None:
+    path = inventories / "lab" / "hosts.yml"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/nowhere")
+    for words in (("fleet", "write", "--env", "lab", "-"), ("fleet", "show", "--env", "lab")):
+        code, out, err = run(*words, stdin=json.dumps(fleet_data))
+        assert (code, out) == (2, "")
+        assert err == "coderack: inventories/lab/hosts.yml: is no regular file; move it away first\n"
+
+
+def test_help_of_write_has_a_whole_contract_for_bare_metal() -> None:
+    _, out, _ = run("fleet", "write", "--help")
+    contract = out[out.index('{"version"') : out.index("}]}") + 3]
+    fleet = parse_fleet(contract)
+    assert [(entry.name, entry.role, entry.gpus.count) for entry in fleet.nodes] == [
+        ("gpu-a", "gpu", 8),
+        ("gpu-b", "gpu", 8),
+        ("ops", "ops", 0),
+    ]

@@ -98,6 +98,22 @@ BROKEN: dict[str, tuple[list[Event], str]] = {
     "no finish reason": ([chunk("a"), "[DONE]"], "finish_reason is None, wanted stop or length"),
     "aborted by the engine": ([chunk("a", finish="abort"), "[DONE]"], "finish_reason is abort"),
     "not JSON": (["oops"], "an event is not JSON: oops"),
+    "nesting without end": (['{"choices": ' + "[" * 100_000], "an event is not JSON: "),
+    "content that is no text": (
+        ['{"choices": [{"delta": {"content": [1]}}]}'],
+        r"an event is no chat chunk \(list where text belongs\)",
+    ),
+    "finish reason that is no text": (
+        ['{"choices": [{"delta": {}, "finish_reason": 5}]}'],
+        r"an event is no chat chunk \(int where text belongs\)",
+    ),
+    "choices that are no list": (['{"choices": {"a": 1}}'], "an event is no chat chunk"),
+    "a negative count of tokens": ([usage(-1)], "an event is no chat chunk"),
+    "an endless count of tokens": (
+        ['{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": Infinity}}'],
+        "an event is no chat chunk",
+    ),
+    "usage that is no object": (['{"choices": [], "usage": 7}'], "an event is no chat chunk"),
     "not a chunk": (['{"x": 1}'], "an event is no chat chunk"),
 }
 
@@ -168,7 +184,20 @@ def test_a_prompt_is_completed() -> None:
     assert script.requests[0]["stop"] == [";"]
 
 
-@pytest.mark.parametrize("body", ["<html>", "{}", '{"choices": []}', "[]", '{"data": [1]}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<html>",
+        "{}",
+        '{"choices": []}',
+        "[]",
+        '{"data": [1]}',
+        '{"data": [{"id": 1}]}',
+        '{"choices": [{"text": 1, "finish_reason": "stop"}]}',
+        '{"choices": [{"text": "a", "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": -1}}',
+        "[" * 100_000,
+    ],
+)
 def test_status_200_with_another_body_is_a_bad_answer(body: str) -> None:
     with serving(Script(body=body)) as url, OpenAIClient(url, api_key=KEY) as client:
         with pytest.raises(BadAnswer):
@@ -222,3 +251,23 @@ def test_timings_of_a_single_piece_have_no_gaps() -> None:
 def test_timings_without_ground_are_unknown() -> None:
     assert StreamTimings.from_arrivals([], 4) == StreamTimings(None, (), None, None)
     assert StreamTimings.from_arrivals([0.5, 1.0], None).tokens_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://user:secret@gw", "the URL holds a user or password"),
+        ("https://gw/v1?key=secret", "the URL holds a query or fragment"),
+        ("https://gw#secret", "the URL holds a query or fragment"),
+    ],
+)
+def test_a_url_with_more_than_an_address_is_refused_and_not_repeated(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        OpenAIClient(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["https://" + "a" * 64 + ".org", "https://..x", "https://gw:0", "https://gw:99999"])
+def test_a_url_that_no_resolver_takes_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="wanted one such as https://"):
+        OpenAIClient(url)

@@ -30,6 +30,8 @@ def test_reads_the_whole_output_object(fleet_data: dict[str, Any]) -> None:
         ('{"nodes": [}', "line 1 column 12 is not JSON"),
         ("Warning: No outputs found", "line 1 column 1 is not JSON"),
         ('{"nodes": [], "nodes": []}', "key nodes is given 2 times, wanted once"),
+        ("[" * 100_000, "the JSON cannot be read: maximum recursion depth"),
+        ('{"version": ' + "1" * 10_000 + "}", "the JSON cannot be read: Exceeds the limit"),
         ('{"fleet": {"sensitive": true, "value": {}}}', "the output is marked sensitive"),
         ('{"fleet": {"value": {"version": 1}}}', "nodes is missing"),
     ],

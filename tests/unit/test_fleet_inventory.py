@@ -157,6 +157,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
         ("", "not an inventory of `coderack fleet write`"),
         ("all: {children: {gpu_nodes: {hosts: [gpu-a]}}}", "not an inventory of `coderack fleet write`"),
         ("a: [", "not an inventory of `coderack fleet write`"),
+        ("a: 2025-13-45", "(ValueError: month must be in 1..12); write it again"),
         (INVENTORY.replace("ansible_host: 10.77.0.10", "ansible_port: 22"), "nodes[gpu-a].address is missing"),
         (INVENTORY.replace("10.77.0.11", "52.1.2.3"), "node gpu-b: private_address is '52.1.2.3'"),
     ],
@@ -167,3 +168,10 @@ def test_reading_refuses_what_is_not_ours_or_was_broken(tmp_path: Path, text: st
         inventory.read(tmp_path / "hosts.yml")
     assert message in str(caught.value)
     assert str(tmp_path / "hosts.yml") in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 2025-13-45", "[" * 2_000, "a: \x07"])
+def test_what_yaml_says_is_told_on_one_line(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        inventory.parse(text, "hosts.yml")
+    assert len(str(caught.value).splitlines()) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from coderack_lab import container, network, preflight
 from coderack_lab.errors import LabError
-from coderack_lab.image import mirrors_of
+from coderack_lab.image import mirrors_of, node_sources
 from coderack_lab.shell import CommandFailed, run
 
 
@@ -26,6 +26,21 @@ def test_the_main_archive_is_found_in_both_formats_and_security_is_not_taken_for
         "Types: deb\nURIs: http://two.test/debian\nSuites: trixie\n\nTypes: deb\nURIs: http://two.test/debian-security\n"
     )
     assert mirrors_of(tmp_path) == ["http://one.test/debian/", "http://two.test/debian"]
+
+
+def test_a_newer_hosts_sources_are_made_to_fit_the_nodes(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "debian.sources").write_text(
+        "Types: deb\nURIs: http://one.test/debian/packages\nSuites: trixie trixie-updates\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp\n"
+    )
+    (tmp_path / "sources.list.d" / "other.list").write_text("deb https://vendor.test/apt stable main\n")
+    (tmp_path / "sources.list.d" / "mirror.sources").write_text("URIs: mirror+file:///etc/apt/mirrors/debian.list\n")
+    assert node_sources(tmp_path, "ID=debian\nVERSION_CODENAME=trixie\n") == {
+        "sources.list.d/debian.sources": (
+            "Types: deb\nURIs: http://one.test/debian/packages\nSuites: bookworm bookworm-updates\nComponents: main\n"
+        )
+    }
 
 
 def test_a_loopback_resolver_is_never_given_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:

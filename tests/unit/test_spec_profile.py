@@ -59,6 +59,56 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
         "limits.gpu_memory_utilization is 90: input should be less than or equal to 1",
     ),
     "relative model path": (lambda profile: profile["model"].update(path="models/x"), "model.path is 'models/x'"),
+    "model path with ..": (
+        lambda profile: profile["model"].update(path="/srv/models/../../etc"),
+        "model.path is '/srv/models/../../etc', wanted it without . and ..",
+    ),
+    "model path with empty parts": (lambda profile: profile["model"].update(path="/srv//x"), "model.path is '/srv//x'"),
+    "model path with an end of line": (lambda profile: profile["model"].update(path="/x\n"), "model.path is '/x\\n'"),
+    "control character in the description": (
+        lambda profile: profile.update(description="a\x1b[2J"),
+        "description is 'a\\x1b[2J', wanted one line without control characters",
+    ),
+    "control character in an argument": (
+        lambda profile: profile.update(engine_args=["--hf-overrides", "a\x07"]),
+        "engine_args has 'a\\x07', wanted words without line breaks or other control characters",
+    ),
+    "control character behind =": (
+        lambda profile: profile.update(engine_args=["--hf-overrides=a\n"]),
+        "engine_args has '--hf-overrides', wanted option and value as two list items, and no control characters",
+    ),
+    "unknown cache type": (
+        lambda profile: profile["limits"].update(kv_cache_dtype="fp9"),
+        "limits.kv_cache_dtype is 'fp9': input should be 'auto', ",
+    ),
+    "more GPUs than a node holds": (
+        lambda profile: profile["layout"].update(data_parallel=32),
+        "layout takes 32 GPUs per node (data_parallel per node x tensor_parallel), wanted 16 or fewer",
+    ),
+    "more tokens than any model knows": (
+        lambda profile: profile["limits"].update(max_model_len=10**9),
+        "limits.max_model_len is 1000000000: input should be less than or equal to 16777216",
+    ),
+    "no memory at all": (
+        lambda profile: profile["limits"].update(gpu_memory_utilization=float("nan")),
+        "limits.gpu_memory_utilization is nan",
+    ),
+    "value after an option that has one": (
+        lambda profile: profile.update(engine_args=["--performance-mode", "interactivity", "/etc"]),
+        "engine_args has '/etc', wanted an option such as --enforce-eager in front of it",
+    ),
+    "value after =": (
+        lambda profile: profile.update(engine_args=["--performance-mode=interactivity", "/etc"]),
+        "engine_args has '/etc', wanted an option",
+    ),
+    "drain time that is no number": (
+        lambda profile: profile.update(engine_args=["--shutdown-timeout", "1m"]),
+        "engine_args has --shutdown-timeout '1m', wanted whole seconds",
+    ),
+    "drain time without a value": (
+        lambda profile: profile.update(head_args=["--shutdown-timeout"]),
+        "head_args has --shutdown-timeout '', wanted whole seconds",
+    ),
     "misspelt key": (lambda profile: profile.update(engine_arg=[]), "engine_arg is not a known key"),
     "number among the arguments": (
         lambda profile: profile.update(engine_args=["--shutdown-timeout", 60]),
@@ -66,7 +116,7 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
     ),
     "value without an option": (
         lambda profile: profile.update(engine_args=["interactivity"]),
-        "engine_args begins with 'interactivity', wanted an option",
+        "engine_args has 'interactivity', wanted an option such as --enforce-eager in front of it",
     ),
     "option and value in one word": (
         lambda profile: profile.update(head_args=["--tool-call-parser qwen3_coder"]),
@@ -94,7 +144,17 @@ def test_refuses(edit: Edit, message: str) -> None:
     [
         ("--tensor-parallel-size", "has --tensor-parallel-size, which is set from layout.tensor_parallel"),
         ("--tensor_parallel_size=4", "has --tensor-parallel-size, which is set from layout.tensor_parallel"),
-        ("-tp", "has -tp, which is set from layout.tensor_parallel"),
+        ("-tp", "has -tp, wanted the option's long name"),
+        ("-tp=4", "has -tp, wanted the option's long name"),
+        ("-O3", "has -O3, wanted the option's long name"),
+        ("--", "has --, wanted the option's long name"),
+        ("--uds=/run/x", "has --uds: the API server listens on an address"),
+        ("--device-memory-utilization=1", "which is set from limits.gpu_memory_utilization"),
+        ("--tensor-parallel", "has --tensor-parallel, which vLLM may read as --tensor-parallel-size; write"),
+        ("--max_num_s=4", "has --max-num-s, which vLLM may read as --max-num-seqs; write"),
+        ("--api-k=secret", "has --api-k, which vLLM may read as --api-key; write"),
+        ("--shutdown-time=5", "has --shutdown-time, which vLLM may read as --shutdown-timeout; write"),
+        ("--kv-cache-dtype.x=1", "has --kv-cache-dtype, which is set from limits.kv_cache_dtype"),
         ("--no-enable-expert-parallel", "which is set from layout.expert_parallel"),
         ("--max-model-len=8192", "has --max-model-len, which is set from limits.max_model_len"),
         ("--headless", "which is set from the node's place in the group"),
@@ -118,3 +178,49 @@ def test_accepts_an_argument_whose_value_has_blanks() -> None:
     words = ["--speculative-config", '{"method": "ngram_gpu", "num_speculative_tokens": 4}', "--eplb-config={ }"]
     profile = validate(ServingProfile, profile_data("fused-16") | {"engine_args": words}, "profile")
     assert list(profile.engine_args) == words
+
+
+def test_accepts_options_that_take_several_words_and_negative_numbers() -> None:
+    words = ["--cudagraph-capture-sizes", "1", "2", "4", "--seed", "-1", "--compilation-config.level", "3"]
+    profile = validate(ServingProfile, profile_data("fused-16") | {"engine_args": words}, "profile")
+    assert list(profile.engine_args) == words
+
+
+NUMBERS = [
+    *(("layout", key) for key in ("nodes", "data_parallel", "tensor_parallel", "expert_parallel")),
+    *(("limits", key) for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")),
+]
+
+
+@pytest.mark.parametrize(("part", "key"), NUMBERS, ids=[key for _, key in NUMBERS])
+def test_refuses_values_of_another_type(part: str, key: str) -> None:
+    good = profile_data("fused-16")[part][key]
+    others: list[Any] = [
+        "2",
+        None if key == "expert_parallel" else True,
+        [good],
+        1 if key == "expert_parallel" else "0.9",
+    ]
+    others += [float(good)] if key not in ("gpu_memory_utilization", "expert_parallel") else []
+    for value in others:
+        profile = profile_data("fused-16")
+        profile[part][key] = value
+        with pytest.raises(SpecError, match=f"{part}.{key} is "):
+            validate(ServingProfile, profile, "profile")
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "head_args", "seconds"),
+    [
+        (["--shutdown-timeout", "60"], [], 60),
+        (["--shutdown-timeout=90"], [], 90),
+        (["--shutdown_timeout", "5"], [], 5),
+        (["--shutdown-timeout", "60"], ["--shutdown-timeout=30"], 30),
+        ([], ["--enable-log-requests"], 0),
+    ],
+)
+def test_tells_how_long_running_requests_may_take_to_end(
+    engine_args: list[str], head_args: list[str], seconds: int
+) -> None:
+    data = profile_data("fused-16") | {"engine_args": engine_args, "head_args": head_args}
+    assert validate(ServingProfile, data, "profile").shutdown_timeout == seconds

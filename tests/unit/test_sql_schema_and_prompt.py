@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from coderack.sql.prompt import fixed_part, table_question
@@ -56,6 +58,11 @@ def test_line_ends_of_the_checkout_do_not_show() -> None:
     [
         ("", "no CREATE TABLE in it"),
         ("-- only a comment", "no CREATE TABLE in it"),
+        (";;;", "no CREATE TABLE in it"),
+        ("CREATE TABLE t (a INT);\0", "a NUL character in it"),
+        ("CREATE TABLE t (a INT", r"a statement is not closed .*: CREATE TABLE t \(a INT"),
+        ("CREATE TABLE t (a INT; CREATE TABLE u (a INT);", r"a statement is not closed .*: CREATE TABLE t \(a INT;"),
+        ("CREATE TABLE t (a TEXT DEFAULT 'x);", "a statement is not closed"),
         ("CREATE TABLE t (a INT); DROP TABLE t;", "statement begins with 'DROP', wanted CREATE, ALTER, COMMENT"),
         ("/* a */ SELECT 1 /* b */", "statement begins with 'SELECT'"),
         ("ATTACH 'x.db' AS x;", "statement begins with 'ATTACH'"),
@@ -71,6 +78,44 @@ def test_says_so_when_samples_need_a_dialect_that_sqlite_does_not_know() -> None
     with pytest.raises(SchemaError, match="sample rows cannot be read"):
         read_schema(text, with_samples=True)
     assert read_schema(text).ddl == "CREATE TABLE t (a INT);"
+
+
+def test_brackets_in_comments_and_strings_close_nothing() -> None:
+    text = "CREATE TABLE t (a TEXT DEFAULT ')', -- :)\n b INT /* ( */, \"c)\" INT, [d)] INT);"
+    assert read_schema(text, with_samples=True).ddl == text
+
+
+def test_empty_statements_are_left_out() -> None:
+    assert read_schema(";;CREATE TABLE t (a INT);; -- end\n;").ddl == "CREATE TABLE t (a INT);"
+
+
+def test_a_trigger_stays_one_statement() -> None:
+    trigger = "CREATE TRIGGER x AFTER INSERT ON t BEGIN DELETE FROM t; SELECT ';'; END;"
+    assert read_schema(f"CREATE TABLE t (a INT);{trigger}").ddl == f"CREATE TABLE t (a INT);\n\n{trigger}"
+
+
+@pytest.mark.parametrize(
+    "insert",
+    [
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) INSERT INTO t SELECT i FROM n;",
+        "INSERT INTO t WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n;",
+        "INSERT INTO t WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n;",
+        "INSERT INTO t VALUES (zeroblob(900000000));",
+    ],
+)
+def test_inserts_that_never_end_or_fill_the_memory_are_refused(insert: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(SchemaError):
+        read_schema(f"CREATE TABLE t (a); {insert}", with_samples=True)
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("text", ["CREATE TABLE t (a TEXT DEFAULT '", "CREATE TRIGGER x AFTER INSERT ON t BEGIN "])
+def test_a_statement_that_never_ends_is_refused_soon(text: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(SchemaError):
+        read_schema(text + ";" * 1_000_000)
+    assert time.monotonic() - started < 20
 
 
 def test_questions_over_one_schema_share_every_byte_before_the_question() -> None:

@@ -30,7 +30,8 @@ description:
   - C(coderack_profile) checks a serving profile (a file of inventories/profiles) and returns it complete, with
     defaults filled in.
   - C(coderack_vllm_arguments) returns the list of arguments that follow C(vllm) on one node.
-  - Both fail with one sentence per problem when the profile does not hold together.
+  - C(coderack_shutdown_timeout) returns the seconds in which running requests may end when vLLM is stopped.
+  - All fail with one sentence per problem when the profile does not hold together.
 positional: _input
 options:
   _input:
@@ -77,6 +78,7 @@ _value:
   description:
     - For C(coderack_vllm_arguments) a list of strings, each one argument.
     - For C(coderack_profile) a dictionary.
+    - For C(coderack_shutdown_timeout) a whole number.
   type: raw
 """
 
@@ -85,6 +87,12 @@ def coderack_profile(profile: Any) -> dict[str, Any]:
     """The profile, checked and complete."""
     checked: dict[str, Any] = _checked(profile).model_dump(mode="json")
     return checked
+
+
+def coderack_shutdown_timeout(profile: Any) -> int:
+    """Seconds in which running requests may end when vLLM is stopped; 0 when they are cut off."""
+    seconds: int = _checked(profile).shutdown_timeout
+    return seconds
 
 
 def coderack_vllm_arguments(
@@ -137,7 +145,9 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, bool) or value is None:
         return value
-    return int(value) if isinstance(value, int) else value
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else value
 
 
 class FilterModule:
@@ -146,5 +156,6 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "coderack_profile": coderack_profile,
+            "coderack_shutdown_timeout": coderack_shutdown_timeout,
             "coderack_vllm_arguments": coderack_vllm_arguments,
         }

@@ -21,6 +21,7 @@ description:
   - Every changed file is validated before the first one is replaced. When one is refused, none is touched.
   - Files are replaced by rename, so that a reader sees the old or the new content, never a part.
   - Render templates with the C(ansible.builtin.template) lookup.
+  - The content of a file shows in diffs only, so C(diff=false) on the task is enough for files with secrets.
 options:
   directories:
     description: Directories to create, parents first.
@@ -108,6 +109,7 @@ def main() -> None:
         no_log=True,  # keeps whole files out of the node's syslog; results and diffs stay visible
     )
     directories, files = module.params["directories"], module.params["files"]
+    module.params["files"] = [entry["path"] for entry in files]  # keeps whole files out of what -vvv shows
 
     refuse_wrong_paths(module, [*directories, *files])
     outdated = [entry for entry in files if read(entry["path"]) != wanted(entry)]
@@ -125,7 +127,8 @@ def main() -> None:
             diffs.append(content_diff(entry))
             write(module, entry)
         settle(module, entry, written, changed_paths, diffs)
-    module.exit_json(changed=bool(changed_paths), changed_paths=changed_paths, diff=diffs)
+    shown = {"diff": diffs} if module._diff else {}  # callbacks show it even where a task says `diff: false`
+    module.exit_json(changed=bool(changed_paths), changed_paths=changed_paths, **shown)
 
 
 def refuse_wrong_paths(module: AnsibleModule, entries: list[Entry]) -> None:

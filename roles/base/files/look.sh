@@ -1,5 +1,7 @@
 # Reads in one go what the node has and prints it as YAML, so that modules run only where something is missing.
 # Changes nothing. Arguments: the kernel settings to read back.
+echo "system: $(. /etc/os-release && echo "$ID $VERSION_ID")"
+echo "hostname: \"$(uname -n)\""
 echo 'packages:'
 dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' | sed -n 's/^installed /- /p'
 # Units that run and will run after the next boot.

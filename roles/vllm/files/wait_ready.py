@@ -20,7 +20,7 @@ class Wait:
     url: str  # of the API server that answers for this node
     model: str
     ranks: int  # data-parallel ranks behind that server
-    round: float  # seconds until "not yet"
+    round: float  # seconds after which no rank is asked again; the answer is then "not yet"
     timeout: float  # seconds after the unit's start until "it will not answer"
     request_timeout: float
 

@@ -55,7 +55,7 @@ def build(path: Path, make: Callable[[Path], None]) -> Path:
     if is_ready(path):
         return path
     CACHE.mkdir(parents=True, exist_ok=True)
-    remove_partials(path.name)
+    remove_partials()
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     partial.mkdir()
     make(partial)
@@ -67,13 +67,10 @@ def build(path: Path, make: Callable[[Path], None]) -> Path:
     return path
 
 
-def remove_partials(prefix: str = "") -> list[str]:
-    """Remove what a killed build left. Only called under the lab's lock, so no build can be running."""
-    gone = []
-    for partial in CACHE.glob(f"{prefix}*.partial-*") if CACHE.exists() else ():
+def remove_partials() -> None:
+    """Remove what killed builds left. Only called under the lab's lock and after their processes were ended."""
+    for partial in CACHE.glob("*.partial-*") if CACHE.exists() else ():
         shutil.rmtree(partial)
-        gone.append(partial.name)
-    return gone
 
 
 def _drop_old(path: Path) -> None:
@@ -81,7 +78,8 @@ def _drop_old(path: Path) -> None:
     kind = path.name.rpartition("-")[0]
     for other in CACHE.glob(f"{kind}-????????????"):
         if other != path:
-            shutil.rmtree(other)
+            # A removal cut short must not leave a half entry under its final name.
+            shutil.rmtree(other.rename(other.with_name(f"{other.name}.partial-{os.getpid()}")))
 
 
 def remove_all() -> None:

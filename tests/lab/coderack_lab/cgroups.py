@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coderack_lab.settings import CGROUP
@@ -39,6 +39,12 @@ def enter(folders: list[Path]) -> None:
     """Move the calling process into a cgroup (used between fork and exec as well)."""
     for folder in folders:
         (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def entrance(name: str) -> Callable[[], None]:
+    """Make a cgroup and return what a child calls between fork and exec to be in it from its first instruction."""
+    folders = create(name)
+    return lambda: enter(folders)
 
 
 def _branches(name: str) -> Iterator[Path]:

@@ -49,12 +49,16 @@ def up() -> None:
 def down() -> None:
     """Take everything down, also what a killed run left. Example: make lab-down"""
     with lifecycle.locked("down", take_over=True):
-        lifecycle.down()
-        rest = lifecycle.leftovers()
-        if rest:
-            raise LabError("could not remove: " + "; ".join(rest))
-        s.LOCK.unlink(missing_ok=True)
+        _take_down()
     print("lab: down, nothing left (the cache stays: make lab-clean removes it)")
+
+
+def _take_down() -> None:
+    lifecycle.down()
+    rest = lifecycle.leftovers()
+    if rest:
+        raise LabError("could not remove: " + "; ".join(rest))
+    s.LOCK.unlink(missing_ok=True)
 
 
 @app.command()
@@ -75,9 +79,8 @@ def instances_command() -> None:
 def clean() -> None:
     """Take down and remove the cache as well. Example: make lab-clean"""
     with lifecycle.locked("clean", take_over=True):
-        lifecycle.down()
+        _take_down()
         cache.remove_all()
-        s.LOCK.unlink(missing_ok=True)
     print(f"lab: down, {s.CACHE} removed")
 
 
@@ -128,7 +131,7 @@ def fault(
     if kind != "uplink":
         _node(node)
     if repair:
-        faults.repair(node)
+        faults.repair(kind, node)
     else:
         faults.inject(kind, node)
     print(f"lab: {'repaired' if repair else 'injected'} {kind} {node}".rstrip())
@@ -189,6 +192,8 @@ def main() -> None:
     """Run a command; errors become one message and an exit code, never a traceback."""
     stop_on_signals()
     try:
+        if os.geteuid() != 0 and "--help" not in sys.argv:
+            raise Unknown("only root can see and change the lab; run it with sudo")
         app(standalone_mode=True)
     except Interrupted as error:
         print(
@@ -199,5 +204,8 @@ def main() -> None:
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:  # no space, no permission: the host's, not ours
+        print(f"lab: the host refused: {error}. `make lab-down` removes what was begun.", file=sys.stderr)
+        sys.exit(1)
     finally:
         cgroups.remove("build")

@@ -25,7 +25,6 @@ def run_in(
     s.RUN.mkdir(parents=True, exist_ok=True)
     resolv = s.RUN / "resolv.conf"
     resolv.write_text(network.nameservers())
-    folders = cgroups.create("build")
     arguments = [
         "systemd-nspawn", "--quiet", "-D", str(root), "-M", "lab-build", "--register=no", "--keep-unit", "--pipe",
         "--resolv-conf=off", "--link-journal=no", "--timezone=off", f"--bind-ro={resolv}:/etc/resolv.conf",
@@ -37,10 +36,11 @@ def run_in(
     arguments += [f"--bind-ro={source}:{target}" for source, target in (read_only_binds or {}).items()]
     arguments += [f"--setenv={name}={value}" for name, value in (env or {}).items()]
     run(
-        [*arguments, *command],
+        # A mount namespace of its own: whatever nspawn mounts on the host side is gone with it, also after a kill.
+        ["unshare", "--mount", "--propagation", "slave", "--", *arguments, *command],
         log=log,
         env={"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
-        cgroup=lambda: cgroups.enter(folders),
+        cgroup=cgroups.entrance("build"),
     )
 
 

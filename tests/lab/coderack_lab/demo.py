@@ -58,6 +58,7 @@ def _all_steps(progress: Progress) -> None:
 
 def prepare(progress: Progress) -> None:
     """Make, or find in the cache, what the nodes are made of."""
+    cgroups.kill("build")  # an earlier run's builder, if that run was killed
     with progress.step(f"base image: Debian {s.SUITE}", "image") as log:
         image.build(log)
     with progress.step("vLLM's CPU build in an environment of its own", "vllm") as log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coderack_lab import network, node
 from coderack_lab import settings as s
 from coderack_lab.errors import BadInput
-from coderack_lab.shell import output, succeeds
+from coderack_lab.shell import output
 
 KINDS = {
     "partition": "pull the node's cable",
@@ -14,11 +14,14 @@ KINDS = {
     "power": "pull the plug (SIGKILL to everything on it); start the instance again through the EC2 API",
     "uplink": "cut the whole lab off from the outside (no NODE)",
 }
-_LOSS_TABLE = "coderack_fault"
+
+
+def _loss_table(name: str) -> str:
+    return f"loss_{name.replace('-', '_')}"
 
 
 def inject(kind: str, name: str) -> None:
-    """Break something. Raises BadInput for an unknown kind."""
+    """Break something; `kind` is one of KINDS, `name` a node that is up (nothing for uplink)."""
     cable = f"vb-{s.machine(name)}"
     if kind == "partition":
         output(network.inside(["ip", "link", "set", cable, "down"]))
@@ -46,27 +49,26 @@ def inject(kind: str, name: str) -> None:
         )
     elif kind == "loss":
         rules = (
-            f"table bridge {_LOSS_TABLE} {{ chain forward_{name.replace('-', '_')} {{ "
+            f"table bridge {_loss_table(name)} {{ chain lossy {{ "
             f'type filter hook forward priority 0; oifname "{cable}" numgen random mod 100 < 30 drop; }} }}'
         )
         output(network.inside(["nft", rules]))
     elif kind == "power":
         node.pull_the_plug(name)
-    else:
-        raise BadInput(f"unknown fault {kind!r}; wanted one of: {', '.join(KINDS)}")
 
 
-def repair(name: str) -> None:
-    """Undo what `inject` can leave on a node's cable and on the uplink."""
-    if succeeds(network.inside(["nft", "list", "table", "bridge", _LOSS_TABLE])):
-        output(network.inside(["nft", "delete", "table", "bridge", _LOSS_TABLE]))
-    if name:
-        cable = f"vb-{s.machine(name)}"
-        succeeds(network.inside(["tc", "qdisc", "delete", "dev", cable, "root"]))
-        output(network.inside(["ip", "link", "set", cable, "up"]))
-    else:
+def repair(kind: str, name: str) -> None:
+    """Undo one kind of fault on a node. Raises BadInput for power, which only the EC2 API gives back."""
+    cable = f"vb-{s.machine(name)}"
+    if kind == "power":
+        raise BadInput(f"{name} gets its power back through the EC2 API: stop its instance, then start it")
+    if kind == "uplink":
         output(network.inside(["ip", "link", "set", s.UPLINK_INSIDE, "up"]))
-        if not succeeds(network.inside(["ip", "route", "show", "exact", "default", "via", s.UPLINK_HOST_ADDRESS])):
-            return
-        # Setting a link down takes its default route with it.
-        succeeds(network.inside(["ip", "route", "replace", "default", "via", s.UPLINK_HOST_ADDRESS]))
+        # Setting a link down took its default route with it.
+        output(network.inside(["ip", "route", "replace", "default", "via", s.UPLINK_HOST_ADDRESS]))
+    elif kind == "partition":
+        output(network.inside(["ip", "link", "set", cable, "up"]))
+    elif kind == "slow":
+        output(network.inside(["tc", "qdisc", "delete", "dev", cable, "root"]))
+    elif kind == "loss":
+        output(network.inside(["nft", "delete", "table", "bridge", _loss_table(name)]))

@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from coderack_lab import cache
+from coderack_lab import cache, cgroups
 from coderack_lab import settings as s
 from coderack_lab.container import run_in
 from coderack_lab.shell import run
@@ -25,7 +25,8 @@ _FOREIGN_SNIPPETS = re.compile(
 _SETUP = f"""
 set -eu
 export DEBIAN_FRONTEND=noninteractive
-apt-get -q update
+apt-get -q -o APT::Update::Error-Mode=any update
+apt-cache show python3-venv >/dev/null
 apt-get -qy dist-upgrade
 apt-get clean
 useradd --create-home --shell /bin/bash --uid {s.USER_ID} --groups sudo {s.USER}
@@ -74,7 +75,7 @@ def build(log: Path) -> Path:
         run(
             ["unshare", "--mount", "--propagation", "private", "--", "debootstrap", "--variant=minbase",
              f"--cache-dir={debs}", f"--include={_PACKAGES}", s.SUITE, str(root), *_mirror()],
-            log=log, env={"DEBIAN_FRONTEND": "noninteractive"},
+            log=log, env={"DEBIAN_FRONTEND": "noninteractive"}, cgroup=cgroups.entrance("build"),
         )  # fmt: skip
         _copy_apt_configuration(root)
         run_in(root, ["bash", "-c", _SETUP], log=log, writable=True)
@@ -98,19 +99,45 @@ def _mirror() -> list[str]:
 def mirrors_of(etc_apt: Path) -> list[str]:
     """Addresses of the main archive in apt's sources, both formats, security archives left out."""
     found: list[str] = []
-    for file in sorted(
-        [etc_apt / "sources.list", *etc_apt.glob("sources.list.d/*.list"), *etc_apt.glob("sources.list.d/*.sources")]
-    ):
-        if not file.exists():
-            continue
+    for file in _source_files(etc_apt):
         for line in file.read_text().splitlines():
             if file.suffix == ".sources":
                 hit = re.match(r"URIs:\s*(\S+)", line)
             else:
                 hit = re.match(r"deb\s+(?:\[[^\]]*\]\s+)?(\S+)", line)
-            if hit and re.search(r"/debian/?$", hit[1]):
+            if hit and re.search(r"^https?://.*/debian(/|$)", hit[1]):
                 found.append(hit[1])
     return found
+
+
+def node_sources(etc_apt: Path, os_release: str) -> dict[str, str]:
+    """The host's sources of Debian's own archives, made to fit a node: path below /etc/apt -> text.
+
+    Suite names become the nodes'. `Signed-By` goes where it names Debian's own keyring, whose file has another ending
+    in later suites; apt then uses the keys of the node's own keyring package. Empty where the host names its mirror in
+    another way (a mirror list, for one): what debootstrap wrote stays then.
+    """
+    suite = re.search(r"^VERSION_CODENAME=(\w+)", os_release, re.MULTILINE)
+    found = {}
+    for file in _source_files(etc_apt):
+        text = file.read_text()
+        if not re.search(r"https?://\S*/debian(-security)?(/\S*)?(\s|$)", text):
+            continue  # a third party's archive has no place on a node
+        if suite:
+            text = re.sub(rf"\b{suite[1]}\b", s.SUITE, text)
+        text = re.sub(r"^Signed-By:\s*/usr/share/keyrings/debian-archive-\S+\n", "", text, flags=re.MULTILINE)
+        text = re.sub(r"signed-by=/usr/share/keyrings/debian-archive-[^\s\]]+", "", text)
+        found[str(file.relative_to(etc_apt))] = text.replace("[ ]", "").replace("[]", "")
+    return found
+
+
+def _source_files(etc_apt: Path) -> list[Path]:
+    files = [
+        etc_apt / "sources.list",
+        *etc_apt.glob("sources.list.d/*.list"),
+        *etc_apt.glob("sources.list.d/*.sources"),
+    ]
+    return sorted(file for file in files if file.exists())
 
 
 def _copy_apt_configuration(root: Path) -> None:
@@ -123,18 +150,11 @@ def _copy_apt_configuration(root: Path) -> None:
         shutil.copy(certificates, root / "etc/ssl/certs/ca-certificates.crt")
     if not _host_is_debian():
         return
-    host_suite = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)
-    (root / "etc/apt/sources.list").unlink(missing_ok=True)
-    for file in [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]:
-        if file.suffix not in {".list", ".sources"} or not file.exists():
-            continue
-        text = file.read_text()
-        if not re.search(r"/debian(-security)?/?(\s|$)", text):
-            continue  # a third party's archive has no place on a node
-        if host_suite:
-            text = re.sub(rf"\b{host_suite[1]}\b", s.SUITE, text)
-        target = root / file.relative_to("/")
-        target.write_text(text)
+    sources = node_sources(Path("/etc/apt"), Path("/etc/os-release").read_text())
+    if sources:
+        (root / "etc/apt/sources.list").unlink(missing_ok=True)
+    for name, text in sources.items():
+        (root / "etc/apt" / name).write_text(text)
     for snippet in Path("/etc/apt/apt.conf.d").glob("*"):
         if not _FOREIGN_SNIPPETS.search(snippet.name):
             shutil.copy(snippet, root / snippet.relative_to("/"))

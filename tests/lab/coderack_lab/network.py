@@ -6,13 +6,16 @@ packets cannot leave by the host's default route. The way out (for apt and pip) 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from coderack_lab import settings as s
 from coderack_lab.errors import LabError
-from coderack_lab.shell import output, succeeds
+from coderack_lab.shell import CommandFailed, output, succeeds
 
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 _SAVED = s.RUN / "host-network.json"
@@ -56,7 +59,9 @@ def is_up() -> bool:
 def up() -> None:
     """Build namespace, bridge and uplink. Call `down` first if an earlier run may have left a half."""
     _SAVED.parent.mkdir(parents=True, exist_ok=True)
-    _SAVED.write_text(json.dumps({"ip_forward": _FORWARD.read_text().strip()}))
+    partial = _SAVED.with_suffix(".partial")
+    partial.write_text(json.dumps({"ip_forward": _FORWARD.read_text().strip()}))
+    partial.rename(_SAVED)
     output(["ip", "netns", "add", s.NETNS])
     output(["ip", "link", "add", s.UPLINK_HOST, "type", "veth", "peer", "name", s.UPLINK_INSIDE, "netns", s.NETNS])
     output(["ip", "address", "add", f"{s.UPLINK_HOST_ADDRESS}/30", "dev", s.UPLINK_HOST])
@@ -83,8 +88,34 @@ def _load(rules: str, command: list[str]) -> None:
     output([*command[:-1], str(path)])
 
 
+def holders() -> set[int]:
+    """Processes in the lab's namespace; those no cgroup of the lab knows are connections from a terminal, mostly."""
+    if not s.NETNS_FILE.exists():
+        return set()
+    return {int(pid) for pid in output(["ip", "netns", "pids", s.NETNS]).split()}
+
+
+def check_way_out(url: str) -> None:
+    """Ask a package mirror from inside, with the nodes' resolvers. Raises LabError when no answer comes."""
+    resolv = s.RUN / "resolv.conf"
+    resolv.write_text(nameservers())
+    script = 'mount --bind "$1" /etc/resolv.conf; exec curl -sS -o /dev/null --max-time 15 --retry 2 "$2"'
+    command = inside(["unshare", "--mount", "bash", "-euc", script, "check", str(resolv), url])
+    try:
+        output(command, timeout=60)
+    except CommandFailed as error:
+        raise LabError(
+            f"the package mirror {url} cannot be reached from the lab's namespace ({error.tail}); wanted: an answer. "
+            f"Something on this host forbids forwarding from {s.UPLINK_HOST}: allow it in ufw or firewalld, or with "
+            f"Docker by `iptables -I DOCKER-USER -i {s.UPLINK_HOST} -j ACCEPT` and the same with -o."
+        ) from error
+
+
 def down() -> None:
     """Remove whatever of the lab's network exists. Safe to call at any time and twice."""
+    for pid in holders():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if s.NETNS_FILE.exists():
         output(["ip", "netns", "delete", s.NETNS])
     if succeeds(["ip", "link", "show", s.UPLINK_HOST]):
@@ -92,7 +123,7 @@ def down() -> None:
     if succeeds(["nft", "list", "table", "ip", s.NFT_TABLE]):
         output(["nft", "delete", "table", "ip", s.NFT_TABLE])
     if _SAVED.exists():
-        _FORWARD.write_text(json.loads(_SAVED.read_text())["ip_forward"])
+        _FORWARD.write_text(str(json.loads(_SAVED.read_text())["ip_forward"]))
         _SAVED.unlink()
 
 

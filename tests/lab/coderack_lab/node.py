@@ -59,11 +59,11 @@ class Node:
         for part in ("upper", "work", "root"):
             (spec.disk / part).mkdir(parents=True, exist_ok=True)
         _write_identity(spec)
-        folders = cgroups.create(f"nodes/{spec.name}")
+        enter, parent = cgroups.entrance(f"nodes/{spec.name}"), os.getpid()
 
         def in_child() -> None:
-            die_with_parent()  # nspawn takes SIGTERM as "power off"
-            cgroups.enter(folders)
+            die_with_parent(parent)  # nspawn takes SIGTERM as "power off"
+            enter()
 
         with (s.LOGS / f"node-{spec.name}.console").open("ab") as console:
             self._process = subprocess.Popen(

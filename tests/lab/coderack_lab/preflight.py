@@ -8,6 +8,7 @@ Exit codes: 0 everything is there (or apt can install it), 1 something is missin
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import os
 import re
@@ -24,6 +25,7 @@ PACKAGES = {  # program -> Debian and Ubuntu package
     "debootstrap": "debootstrap",
     "git": "git",
     "ip": "iproute2",
+    "jq": "jq",
     "nft": "nftables",
     "nsenter": "util-linux",
     "shellcheck": "shellcheck",
@@ -33,6 +35,7 @@ PACKAGES = {  # program -> Debian and Ubuntu package
     "systemd-nspawn": "systemd-container",
     "unzip": "unzip",
 }
+FAST = ("git", "shellcheck", "unzip")  # what lint and unit tests need of them
 PORTS = {  # variable -> default, purpose
     "LAB_AWS_PORT": (5601, "the AWS emulator"),
     "LAB_GATEWAY_PORT": (18443, "the gateway"),
@@ -45,6 +48,8 @@ PYTHON_MIN = (3, 11)
 DISK_COLD_GB, DISK_WARM_GB, MEMORY_GB = 15, 5, 8
 CACHE = Path(os.environ.get("CODERACK_LAB_CACHE", "/var/cache/coderack-lab"))
 VENV_READY = Path(__file__).resolve().parents[3] / ".build" / "venv" / "ready"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+LAB_NETWORK = ipaddress.ip_network("10.77.0.0/16")
 LAB_STATUS = Path("/run/coderack-lab/status.json")
 
 Problems = Iterator[str]
@@ -148,7 +153,11 @@ def check_ports() -> Problems:
     if LAB_STATUS.exists():
         return  # the ports are the lab's own
     for variable, (default, purpose) in PORTS.items():
-        port = int(os.environ.get(variable, default))
+        value = os.environ.get(variable) or str(default)
+        if not value.isdigit() or not 1 <= int(value) <= 65535:
+            yield f"{variable} is {value!r}; wanted: a port number, 1 to 65535."
+            continue
+        port = int(value)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -158,6 +167,18 @@ def check_ports() -> Problems:
                     f"port 127.0.0.1:{port} for {purpose} cannot be had ({error.strerror}); wanted: free. Stop who "
                     f"holds it, or choose another: {variable}=<port>."
                 )
+
+
+def check_network() -> Problems:
+    """The nodes' addresses must not be somebody else's on this host."""
+    if LAB_STATUS.exists():
+        return
+    for line in (output("ip", "-4", "route", "show") or "").splitlines():
+        target = line.split()[0]
+        if not target[0].isdigit():  # default, unreachable, …
+            continue
+        if ipaddress.ip_network(target, strict=False).overlaps(LAB_NETWORK):
+            yield f"this host has a route to {target}; wanted: none that overlaps {LAB_NETWORK}, the lab's network."
 
 
 def check_cache() -> Problems:
@@ -190,11 +211,12 @@ def check_mirrors() -> Problems:
             )
 
 
-def missing_packages() -> list[str]:
-    wanted = {package for program, package in PACKAGES.items() if shutil.which(program) is None}
+def missing_packages(purpose: str) -> list[str]:
+    programs = FAST if purpose == "fast" else tuple(PACKAGES)
+    wanted = {PACKAGES[program] for program in programs if shutil.which(program) is None}
     if output(sys.executable, "-c", "import ensurepip, venv") is None:
-        wanted.add("python3-venv")
-    if host_system()[0] != "debian" and not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
+        wanted.add(f"python{sys.version_info.major}.{sys.version_info.minor}-venv")
+    if purpose != "fast" and not KEYRING.exists():
         wanted.add("debian-archive-keyring")
     return sorted(wanted)
 
@@ -203,15 +225,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").splitlines()[0], epilog="example: preflight.py --for demo"
     )
-    parser.add_argument("--for", dest="purpose", choices=["demo", "terraform"], default="demo", help="what is to run")
+    parser.add_argument(
+        "--for", dest="purpose", choices=["demo", "fast", "terraform"], default="demo", help="what is to run"
+    )
     parser.add_argument(
         "--list-packages", action="store_true", help="print the Debian packages to install, nothing else"
     )
     options = parser.parse_args()
     if options.list_packages:
-        print(" ".join(missing_packages()))
+        print(" ".join(missing_packages(options.purpose)))
         return 0
-    checks = [check_root, check_python, check_system, check_terraform, check_room, check_ports, check_cache]
+    checks = [
+        check_root,
+        check_python,
+        check_system,
+        check_terraform,
+        check_room,
+        check_ports,
+        check_network,
+        check_cache,
+    ]
     if options.purpose == "terraform":
         checks = [check_terraform]
     problems = [problem for check in checks for problem in check()]
@@ -223,7 +256,7 @@ def main() -> int:
         print("preflight: nothing was changed.", file=sys.stderr)
         return 1
     if options.purpose == "demo":
-        missing = missing_packages()
+        missing = missing_packages(options.purpose)
         print("preflight: this host can run it" + (f"; apt will install: {' '.join(missing)}" if missing else ""))
     return 0
 

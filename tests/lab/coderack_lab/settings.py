@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 # Places. The cache is worth keeping between runs (downloads and builds); everything else goes with `lab-down`.
@@ -36,12 +37,20 @@ NFT_TABLE = "coderack_lab"
 # Machines that a test asks for by name live above the addresses that EC2 hands out first.
 SCRATCH_ADDRESSES = tuple(f"10.77.0.{n}" for n in range(200, 220))
 
+
+def _port(variable: str, default: int) -> int:
+    value = os.environ.get(variable) or str(default)
+    if not value.isdigit() or not 1 <= int(value) <= 65535:
+        sys.exit(f"lab: {variable} is {value!r}; wanted: a port number, 1 to 65535")
+    return int(value)
+
+
 # Faces on the host, all on loopback.
-AWS_PORT = int(os.environ.get("LAB_AWS_PORT", "5601"))
+AWS_PORT = _port("LAB_AWS_PORT", 5601)
 AWS_REGION = "us-west-2"
-GATEWAY_PORT = int(os.environ.get("LAB_GATEWAY_PORT", "18443"))
-PROMETHEUS_PORT = int(os.environ.get("LAB_PROMETHEUS_PORT", "19090"))
-ALERTMANAGER_PORT = int(os.environ.get("LAB_ALERTMANAGER_PORT", "19093"))
+GATEWAY_PORT = _port("LAB_GATEWAY_PORT", 18443)
+PROMETHEUS_PORT = _port("LAB_PROMETHEUS_PORT", 19090)
+ALERTMANAGER_PORT = _port("LAB_ALERTMANAGER_PORT", 19093)
 
 # Machines. The suite is the nodes', whatever the host runs.
 SUITE = "bookworm"

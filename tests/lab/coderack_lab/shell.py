@@ -18,9 +18,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _TAIL_LINES = 15
 
 
-def die_with_parent(number: int = signal.SIGTERM) -> None:
+def die_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
     """Ask the kernel for a signal when the parent goes (also by SIGKILL). Runs in the child, before exec."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it went before the request was made
+        os._exit(1)
 
 
 class CommandFailed(LabError):
@@ -67,8 +69,10 @@ def run(
     Interrupted, after the program was stopped, when this process is told to stop.
     """
 
+    parent = os.getpid()
+
     def in_child() -> None:
-        die_with_parent()
+        die_with_parent(parent)
         if cgroup:
             cgroup()
 

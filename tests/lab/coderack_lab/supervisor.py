@@ -7,6 +7,7 @@ powers itself off stops its instance; one that crashes stays down until its inst
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -16,11 +17,11 @@ import time
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from coderack_lab import cgroups, contact
+from coderack_lab import contact
 from coderack_lab import settings as s
 from coderack_lab.aws.instances import InstanceView, running_instances
 from coderack_lab.aws.server import Emulator, start
-from coderack_lab.errors import Interrupted
+from coderack_lab.errors import Interrupted, LabError
 from coderack_lab.node import Node, NodeSpec
 from coderack_lab.shell import die_with_parent, stop_on_signals
 
@@ -99,7 +100,7 @@ class Supervisor:
                  "-L", f"127.0.0.1:{s.ALERTMANAGER_PORT}:127.0.0.1:9093",
                  f"{s.USER}@{ops.address}"],
                 stdin=subprocess.DEVNULL, stdout=self._tunnel_log, stderr=self._tunnel_log,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),  # noqa: PLW1509
             )  # fmt: skip
 
     def _write_status(self) -> None:
@@ -139,15 +140,14 @@ def _spec(view: InstanceView) -> NodeSpec:
 def main() -> None:
     """Run until SIGTERM. Started by `lab-up` in a session of its own."""
     stop_on_signals()
-    cgroups.enter(cgroups.create("supervisor"))
     supervisor = Supervisor(start("127.0.0.1", s.AWS_PORT))
     try:
         while True:
             try:
                 supervisor.step()
-            except (BotoCoreError, ClientError) as error:
-                # The machines stay as they are until the API can be read again.
-                print(f"cannot read the EC2 API, trying again: {error}", flush=True)
+            except (BotoCoreError, ClientError, LabError, OSError) as error:
+                # The machines stay as they are until the API can be read, or the disk written, again.
+                print(f"could not look after the machines, trying again: {error}", flush=True)
             time.sleep(_POLL_SECONDS)
     except Interrupted as reason:
         print(reason, flush=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
+import httpx
 import typer
 
 from coderack.cli.console import Exit, JsonOption, fail, print_json, printable
@@ -18,11 +18,14 @@ from coderack.clients.openai_api import (
     StreamEnd,
     StreamTimings,
     TextDelta,
+    endpoint_url,
 )
 from coderack.sql.answer import extract_sql
 from coderack.sql.prompt import table_question
 from coderack.sql.schema import Schema, SchemaError, read_schema
 
+# Far more than a schema that still fits into a prompt.
+_SCHEMA_BYTES = 4 * 1024 * 1024
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -44,7 +47,7 @@ def ask(
     dialect: Annotated[str, typer.Option("--dialect", metavar="NAME", help="SQL dialect to write.")] = "SQLite",
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest silence to accept.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, max=86_400, help="Longest silence to accept.")
     ] = 120.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,9 +60,11 @@ def ask(
     """
     if not question.strip():
         fail(Exit.BAD_INPUT, "the question is empty")
+    _check_text(question=question, model=model, dialect=dialect)
     messages = table_question(_schema(schema, samples), question, dialect=dialect)
     try:
-        client = OpenAIClient(url, api_key=_key(key_file, url), ca_file=ca_file, timeout_s=timeout_s)
+        key = _key(key_file, endpoint_url(url))
+        client = OpenAIClient(url, api_key=key, ca_file=ca_file, timeout_s=timeout_s)
     except ValueError as error:
         fail(Exit.BAD_INPUT, error)
     try:
@@ -111,19 +116,28 @@ def _whole(deltas: list[TextDelta], end: StreamEnd) -> _Answer:
 
 def _schema(path: Path, with_samples: bool) -> Schema:
     try:
-        return read_schema(path.read_text(encoding="utf-8"), with_samples=with_samples)
+        with path.open("rb") as file:
+            data = file.read(_SCHEMA_BYTES + 1)
+        if len(data) > _SCHEMA_BYTES:
+            fail(Exit.BAD_INPUT, f"schema {path}: larger than {_SCHEMA_BYTES} bytes; give one without the data")
+        return read_schema(data.decode("utf-8"), with_samples=with_samples)
     except (OSError, UnicodeDecodeError, SchemaError) as error:
         fail(Exit.BAD_INPUT, f"schema {path}: {error}")
 
 
-def _key(path: Path | None, url: str) -> str | None:
+def _check_text(**words: str) -> None:
+    """The shell passes any bytes; what is not UTF-8 cannot be sent."""
+    for name, text in words.items():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            fail(Exit.BAD_INPUT, f"the {name} is {text!r}, wanted UTF-8 text")
+
+
+def _key(path: Path | None, url: httpx.URL) -> str | None:
     if path is None:
         return None
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        fail(Exit.BAD_INPUT, f"URL is {url!r}: {error}")
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+    if url.scheme == "http" and url.host not in _LOOPBACK:
         fail(Exit.BAD_INPUT, f"URL is {url}, wanted https://: the key must not cross the network in the clear")
     try:
         key = path.read_text(encoding="ascii").strip()

@@ -1,6 +1,9 @@
 """What every verb shares: exit codes, errors on stderr, and JSON on stdout."""
 
+import io
 import json
+import os
+import sys
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Annotated, Any, NoReturn
@@ -31,3 +34,36 @@ def print_json(schema: str, body: Mapping[str, Any]) -> None:
 def printable(text: str) -> str:
     """Text of others without control characters: a model's answer must not steer the terminal."""
     return "".join(char for char in text if char.isprintable() or char in "\n\t")
+
+
+class Program(typer.Typer):
+    """A command that ends with 3 and without a traceback when its output cannot be written: nobody saw the result."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Python's own sign for `>&-`.
+        if sys.stdout is None:
+            typer.echo("coderack: standard output is closed", err=True)
+            raise SystemExit(Exit.UNKNOWN)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A model's answer may hold what the terminal's encoding, or any encoding, lacks.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            try:
+                return super().__call__(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except SystemExit as end:
+            # Typer itself ends with 1 when the pipe is closed, which here would mean "does not hold".
+            if isinstance(end.__context__, BrokenPipeError):
+                _output_lost(end.__context__)
+            raise
+        except OSError as error:
+            _output_lost(error)
+
+
+def _output_lost(error: OSError) -> NoReturn:
+    # What is still buffered would be written, and fail, once more when Python ends.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    typer.echo(f"coderack: the output cannot be written: {error}", err=True)
+    raise SystemExit(Exit.UNKNOWN) from error

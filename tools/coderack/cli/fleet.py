@@ -36,6 +36,30 @@ def write(
     Refuses input that does not hold together and then leaves the old file as it is.
 
     Example: terraform -chdir=terraform/stacks/aws output -json fleet | coderack fleet write --env lab -
+
+    For bare metal write the input by hand, as below. Exactly one node has role ops.
+
+    \b
+    address          where Ansible connects to: IP address or host name
+    private_address  where the other nodes reach it: a private IPv4 address
+    fabric.kind      infiniband, efa or none; the same on all GPU nodes
+    fabric.devices   RDMA devices to use; empty for all
+    instance_id, instance_type and zone may be added.
+
+    \b
+    {"version": 1, "stack": "baremetal", "nodes": [
+      {"name": "gpu-a", "role": "gpu",
+       "address": "gpu-a.example.org", "private_address": "10.0.0.11",
+       "gpus": {"model": "NVIDIA H100", "count": 8},
+       "fabric": {"kind": "infiniband", "devices": ["mlx5_0", "mlx5_1"]}},
+      {"name": "gpu-b", "role": "gpu",
+       "address": "gpu-b.example.org", "private_address": "10.0.0.12",
+       "gpus": {"model": "NVIDIA H100", "count": 8},
+       "fabric": {"kind": "infiniband", "devices": ["mlx5_0", "mlx5_1"]}},
+      {"name": "ops", "role": "ops",
+       "address": "ops.example.org", "private_address": "10.0.0.10",
+       "gpus": {"model": "none", "count": 0},
+       "fabric": {"kind": "none", "devices": []}}]}
     """
     try:
         path = inventory.hosts_file(inventories, env)
@@ -76,6 +100,9 @@ def show(
 
 
 def _input(source: str) -> str:
+    # Python's own sign for `<&-`.
+    if source == "-" and sys.stdin is None:
+        raise SpecError("input -", ("standard input is closed; give a file or a pipe",))
     try:
         return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -6,8 +6,9 @@ import typer
 
 from coderack import __version__
 from coderack.cli import ask, fleet
+from coderack.cli.console import Program
 
-app = typer.Typer(
+app = Program(
     name="coderack",
     help="Bring up, measure and release a vLLM endpoint on a small fleet of GPU nodes.\n\n"
     "Exit codes: 0 it holds, 1 it does not, 2 bad input, 3 could not find out.",

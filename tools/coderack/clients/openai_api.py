@@ -4,22 +4,30 @@ Times are seconds since the request was sent, taken when an event came off the s
 """
 
 import json
+import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 from httpx_sse import SSEError, connect_sse
 
 CONNECT_TIMEOUT_S = 10.0
 _EXCERPT = 300
+# A name or an address, as it is sent to the resolver.
+_HOST = re.compile(rb"[A-Za-z0-9._:-]+")
 # What vLLM puts into finish_reason when an answer is not a whole one, though the stream closes in good order.
 _FAILED_FINISHES = ("error", "abort")
+# What reading someone else's JSON may raise, besides values that are not there: endless nesting, endless digits.
+_UNREADABLE = (ValueError, RecursionError)
+_MISSHAPEN = (KeyError, IndexError, TypeError, AttributeError, *_UNREADABLE)
+
+Read = TypeVar("Read")
 
 
 class ApiError(Exception):
@@ -110,11 +118,11 @@ class StreamTimings:
 class OpenAIClient:
     """A client of one endpoint; use it as a context manager.
 
-    base_url: scheme, host and port; a trailing /v1 is accepted.
+    base_url: as `endpoint_url` wants it.
     ca_file: PEM file with the only CA to trust; without it the system's CAs are.
     timeout_s: the longest silence to accept, before the first byte and between any two.
 
-    Raises ValueError for a URL that is not http(s) and for a CA file that holds no certificate.
+    Raises ValueError for a URL that `endpoint_url` refuses and for a CA file that holds no certificate.
     """
 
     def __init__(
@@ -125,9 +133,7 @@ class OpenAIClient:
         ca_file: Path | None = None,
         timeout_s: float = 120.0,
     ) -> None:
-        self._root = base_url.rstrip("/").removesuffix("/v1")
-        if not _is_http_url(self._root):
-            raise ValueError(f"URL is {base_url!r}, wanted one such as https://gateway.example.org")
+        self._root = str(endpoint_url(base_url)).rstrip("/")
         self._timeout_s = timeout_s
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -151,11 +157,7 @@ class OpenAIClient:
 
     def models(self) -> list[str]:
         """Names of the models that the endpoint serves."""
-        body = self._json("GET", "/v1/models", None)
-        try:
-            return [str(model["id"]) for model in body["data"]]
-        except (KeyError, TypeError) as error:
-            raise BadAnswer(f"{self._root}/v1/models: no list of models in {_excerpt(json.dumps(body))}") from error
+        return self._json("GET", "/v1/models", None, _models, "list of models")
 
     def complete(
         self, prompt: str, *, model: str, max_tokens: int, temperature: float = 0.0, stop: Sequence[str] = ()
@@ -169,12 +171,7 @@ class OpenAIClient:
         }
         if stop:
             request["stop"] = list(stop)
-        body = self._json("POST", "/v1/completions", request)
-        try:
-            choice = body["choices"][0]
-            return Completion(str(choice["text"]), str(choice["finish_reason"]), _usage(body))
-        except (KeyError, IndexError, TypeError) as error:
-            raise BadAnswer(f"{self._root}/v1/completions: no completion in {_excerpt(json.dumps(body))}") from error
+        return self._json("POST", "/v1/completions", request, _completion, "completion")
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, str]], *, model: str, max_tokens: int, temperature: float = 0.0
@@ -206,10 +203,9 @@ class OpenAIClient:
                     at_s = time.perf_counter() - sent
                     if event.data == "[DONE]":
                         break
-                    chunk = _chunk(event.event, event.data, url)
-                    usage = _usage(chunk) or usage
-                    text, finish = _delta(chunk, url)
+                    text, finish, counts = _chunk(event.event, event.data, url)
                     finish_reason = finish or finish_reason
+                    usage = counts or usage
                     if text:
                         pieces += 1
                         yield TextDelta(text, at_s)
@@ -226,7 +222,10 @@ class OpenAIClient:
             raise StreamBroken(f"{url}: finish_reason is {finish_reason}, wanted stop or length ({pieces} pieces came)")
         yield StreamEnd(finish_reason, usage)
 
-    def _json(self, method: str, path: str, request: Mapping[str, Any] | None) -> Any:
+    def _json(
+        self, method: str, path: str, request: Mapping[str, Any] | None, read: Callable[[Any], Read], wanted: str
+    ) -> Read:
+        """What `read` finds in the JSON that the endpoint answers."""
         url = f"{self._root}{path}"
         try:
             response = self._http.request(method, url, json=request)
@@ -234,9 +233,13 @@ class OpenAIClient:
             raise Unreachable(f"{url}: {self._reason(error)}") from error
         self._check(response, url)
         try:
-            return response.json()
-        except ValueError as error:
+            body = response.json()
+        except _UNREADABLE as error:
             raise BadAnswer(f"{url}: not JSON: {_excerpt(response.text)}") from error
+        try:
+            return read(body)
+        except _MISSHAPEN as error:
+            raise BadAnswer(f"{url}: no {wanted} in {_excerpt(response.text)}") from error
 
     @staticmethod
     def _check(response: httpx.Response, url: str) -> None:
@@ -257,12 +260,25 @@ class OpenAIClient:
         return str(error) or type(error).__name__
 
 
-def _is_http_url(text: str) -> bool:
+def endpoint_url(text: str) -> httpx.URL:
+    """The endpoint that `text` names: scheme, host and port, perhaps a path; a trailing /v1 is left out.
+
+    Raises ValueError for what is not http(s), or holds a user, password, query or fragment; it does not repeat those.
+    """
+    if "@" in text:
+        raise ValueError("the URL holds a user or password, wanted one such as https://gateway.example.org")
+    if "?" in text or "#" in text:
+        raise ValueError("the URL holds a query or fragment, wanted one such as https://gateway.example.org")
     try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL:
-        return False
-    return url.scheme in ("http", "https") and bool(url.host)
+        url = httpx.URL(text.rstrip("/").removesuffix("/v1"))
+        # A name that the resolver's own encoding refuses: a label that is empty or longer than 63 characters.
+        url.host.encode("idna")
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise ValueError(f"URL is {text!r}, wanted one such as https://gateway.example.org: {error}") from error
+    port = 443 if url.port is None else url.port
+    if url.scheme not in ("http", "https") or _HOST.fullmatch(url.raw_host) is None or not 0 < port < 65536:
+        raise ValueError(f"URL is {text!r}, wanted one such as https://gateway.example.org")
+    return url
 
 
 def _trust(ca_file: Path | None) -> ssl.SSLContext:
@@ -274,34 +290,52 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
         raise ValueError(f"CA file {ca_file}: {error}; wanted a PEM certificate") from error
 
 
-def _chunk(event: str, data: str, url: str) -> dict[str, Any]:
+def _models(body: Any) -> list[str]:
+    return [_text(model["id"]) for model in body["data"]]
+
+
+def _completion(body: Any) -> Completion:
+    choice = body["choices"][0]
+    return Completion(_text(choice["text"]), _text(choice["finish_reason"]), _usage(body))
+
+
+def _chunk(event: str, data: str, url: str) -> tuple[str, str | None, Usage | None]:
+    """Text, finish reason and usage of one event."""
     try:
         chunk = json.loads(data)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise StreamBroken(f"{url}: an event is not JSON: {_excerpt(data)}") from error
     # vLLM reports an error in the stream as data with an `error` key, others as an event of that name.
     if event == "error" or not isinstance(chunk, dict) or chunk.get("error"):
         raise StreamBroken(f"{url}: the server reports an error in the stream: {_excerpt(data)}")
-    return chunk
-
-
-def _delta(chunk: Mapping[str, Any], url: str) -> tuple[str, str | None]:
-    """Text and finish reason of a chunk; the usage chunk has no choices, the first one only a role."""
     try:
-        choice = chunk["choices"][0] if chunk["choices"] else {}
-        return (choice.get("delta") or {}).get("content") or "", choice.get("finish_reason")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise StreamBroken(f"{url}: an event is no chat chunk: {_excerpt(json.dumps(chunk))}") from error
+        return *_delta(chunk), _usage(chunk)
+    except _MISSHAPEN as error:
+        raise StreamBroken(f"{url}: an event is no chat chunk ({error}): {_excerpt(data)}") from error
+
+
+def _delta(chunk: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Text and finish reason of a chunk; the usage chunk has no choices, the first one only a role."""
+    choice = chunk["choices"][0] if chunk["choices"] else {}
+    finish = choice.get("finish_reason")
+    return _text((choice.get("delta") or {}).get("content") or ""), None if finish is None else _text(finish)
 
 
 def _usage(body: Mapping[str, Any]) -> Usage | None:
     counts = body.get("usage")
-    if not isinstance(counts, dict):
-        return None
-    try:
-        return Usage(int(counts["prompt_tokens"]), int(counts["completion_tokens"]))
-    except (KeyError, TypeError, ValueError):
-        return None
+    return None if counts is None else Usage(_count(counts["prompt_tokens"]), _count(counts["completion_tokens"]))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} where text belongs")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError("a token count that is none")
+    return value
 
 
 def _excerpt(text: str) -> str:

@@ -1,6 +1,7 @@
 """Read the Terraform `fleet` output."""
 
 import json
+from collections import Counter
 from typing import Any
 
 from coderack.spec.checked import SpecError, validate
@@ -18,8 +19,13 @@ def parse_fleet(text: str) -> Fleet:
         raise SpecError(_OUTPUT, ("the input is empty, wanted JSON; has `terraform apply` run in this stack?",))
     try:
         data = json.loads(text, object_pairs_hook=_no_doubles)
+    except SpecError:
+        raise
     except json.JSONDecodeError as error:
         raise SpecError(_OUTPUT, (f"line {error.lineno} column {error.colno} is not JSON: {error.msg}",)) from None
+    except (ValueError, RecursionError) as error:
+        # A number with thousands of digits, or nesting without end: valid JSON, but no fleet.
+        raise SpecError(_OUTPUT, (f"the JSON cannot be read: {error}",)) from None
     return validate(Fleet, _fleet_value(data), _OUTPUT)
 
 
@@ -39,8 +45,7 @@ def _fleet_value(data: object) -> object:
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    doubles = sorted({key for key in keys if keys.count(key) > 1})
+    doubles = sorted((key, times) for key, times in Counter(key for key, _ in pairs).items() if times > 1)
     if doubles:
-        raise SpecError(_OUTPUT, tuple(f"key {key} is given {keys.count(key)} times, wanted once" for key in doubles))
+        raise SpecError(_OUTPUT, tuple(f"key {key} is given {times} times, wanted once" for key, times in doubles))
     return dict(pairs)

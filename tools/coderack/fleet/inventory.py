@@ -1,6 +1,7 @@
 """The Ansible inventory of a fleet: `inventories/<env>/hosts.yml`, generated, never edited by hand."""
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,10 @@ def parse(text: str, what: str) -> Fleet:
             for name, variables in members["hosts"].items()
         ]
         fleet = {"version": top["vars"]["fleet_version"], "stack": top["vars"]["fleet_stack"], "nodes": nodes}
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        problem = f"not an inventory of `coderack fleet write` ({type(error).__name__}: {error}); write it again"
+    # ValueError: a date such as 2025-13-45. RecursionError: nesting without end.
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        problem = f"not an inventory of `coderack fleet write` ({reason}); write it again"
         raise SpecError(what, (problem,)) from error
     return validate(Fleet, fleet, what)
 
@@ -83,10 +86,10 @@ def _fields(variables: dict[str, Any]) -> dict[str, Any]:
 
 def read(path: Path) -> Fleet:
     """Raises NoInventory when the file is not there, SpecError when it is not an inventory of ours."""
+    if not _is_there(path):
+        raise NoInventory(f"{path} does not exist; write it with `coderack fleet write`")
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NoInventory(f"{path} does not exist; write it with `coderack fleet write`") from None
     except UnicodeDecodeError as error:
         raise SpecError(str(path), (f"not UTF-8 text: {error}",)) from error
     return parse(text, str(path))
@@ -98,7 +101,7 @@ def write(fleet: Fleet, path: Path) -> bool:
     Raises SpecError when the file there was not written by this function: it may be somebody's work.
     """
     text = render(fleet)
-    if path.exists():
+    if _is_there(path):
         old = path.read_bytes()
         if old == text.encode():
             return False
@@ -106,6 +109,17 @@ def write(fleet: Fleet, path: Path) -> bool:
             problem = "exists and was not written by `coderack fleet write`; move it away first"
             raise SpecError(str(path), (problem,))
     _replace(path, text)
+    return True
+
+
+def _is_there(path: Path) -> bool:
+    """Raises SpecError for a directory, pipe, link or device: reading could wait for ever, writing destroy it."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(mode):
+        raise SpecError(str(path), ("is no regular file; move it away first",))
     return True
 
 

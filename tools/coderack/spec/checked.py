@@ -1,5 +1,6 @@
 """The base of every model in this room, and validation whose errors an operator can act on."""
 
+import reprlib
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -49,8 +50,13 @@ def _sentence(detail: ErrorDetails, data: object) -> str:
             return f"{path} is {_seen(detail['input'])}: {wish}" if path else f"{wish}, got {_seen(detail['input'])}"
 
 
+# Bounded in depth and width, since the value may be anything.
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 80
+
+
 def _seen(value: object) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, StrictInt, StringConstraints, model_validator
+from pydantic import AwareDatetime, Field, StrictInt, StringConstraints, field_validator, model_validator
 
 from coderack.spec.checked import Frozen
 
@@ -17,18 +17,23 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 # Values end up in an inventory that Ansible templates: nothing that could read as an expression gets through.
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/()+-]{0,99}$")]
 
+# Names that Ansible itself gives a meaning to. Those of our groups have an underscore, which no node name has.
+_ANSIBLE_NAMES = ("all", "localhost", "ungrouped")
+
+# Version 4 only: the roles' firewalls and downloads are.
 PRIVATE_NETWORKS = tuple(
-    ipaddress.ip_network(network)
+    ipaddress.IPv4Network(network)
     for network in (
         "10.0.0.0/8",
         "172.16.0.0/12",
         "192.168.0.0/16",
         "100.64.0.0/10",  # RFC 6598; AWS allows it as a VPC range
-        "fc00::/7",
     )
 )
 _HOSTNAME = re.compile(r"(?=.{1,253}$)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _DIGITS_AND_DOTS = re.compile(r"[0-9.]+")
+# What addresses and host names are made of. Python also takes `fd00::1%zone`, in which a zone can be any text.
+_ADDRESS_CHARACTERS = re.compile(r"[A-Za-z0-9.:-]+")
 
 
 class Gpus(Frozen):
@@ -53,7 +58,7 @@ class Reservation(Frozen):
 
 
 class Node(Frozen):
-    """One machine. `address` is where Ansible connects to, `private_address` where the other nodes reach it."""
+    """One machine. `address` is where Ansible connects to, `private_address` where the other nodes reach it (IPv4)."""
 
     name: Name
     role: Literal["gpu", "ops"]
@@ -69,11 +74,15 @@ class Node(Frozen):
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
         problems = []
+        if self.name in _ANSIBLE_NAMES:
+            problems.append("the name has a meaning of its own in Ansible, wanted another such as gpu-a")
         if not _is_ip_or_hostname(self.address):
-            problems.append(f"address is {self.address!r}, wanted an IP address or a host name")
-        if not _is_private_ip(self.private_address):
+            problems.append(f"address is {self.address!r}, wanted an IP address in its usual spelling or a host name")
+        if not _is_private_ipv4(self.private_address):
             wanted = ", ".join(str(network) for network in PRIVATE_NETWORKS)
-            problems.append(f"private_address is {self.private_address!r}, wanted an IP address in one of {wanted}")
+            problems.append(
+                f"private_address is {self.private_address!r}, wanted the IPv4 address of a host in one of {wanted}"
+            )
         if self.role == "gpu" and self.gpus.count == 0:
             problems.append("role is gpu and gpus.count is 0, wanted at least 1 (or role ops)")
         if self.role == "ops" and self.gpus.count > 0:
@@ -92,6 +101,14 @@ class Fleet(Frozen):
     stack: Name
     nodes: tuple[Node, ...]
 
+    @field_validator("version", mode="before")
+    @classmethod
+    def _version_is_a_number(cls, value: object) -> object:
+        # Literal[1] compares, and True == 1.0 == 1.
+        if type(value) is not int:
+            raise ValueError(f"version is {value!r:.80}, wanted the number 1")
+        return value
+
     @property
     def gpu_nodes(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.role == "gpu")
@@ -99,7 +116,7 @@ class Fleet(Frozen):
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
         problems = [
-            *(f"no node has role {role}, wanted at least one" for role in ("gpu", "ops") if not self._has(role)),
+            *self._roles(),
             *self._doubles(),
             *self._mixed_fabric(),
         ]
@@ -107,8 +124,12 @@ class Fleet(Frozen):
             raise ValueError("; ".join(problems))
         return self
 
-    def _has(self, role: str) -> bool:
-        return any(node.role == role for node in self.nodes)
+    def _roles(self) -> list[str]:
+        problems = [] if self.gpu_nodes else ["no node has role gpu, wanted at least one"]
+        ops = [node.name for node in self.nodes if node.role == "ops"]
+        if len(ops) != 1:
+            problems.append(f"nodes of role ops: {', '.join(ops) or 'none'}; wanted exactly one")
+        return problems
 
     def _doubles(self) -> list[str]:
         names = [node.name for node in self.nodes]
@@ -133,17 +154,28 @@ class Fleet(Frozen):
 
 
 def _is_ip_or_hostname(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        # 10.0.0.300 would pass as a host name; it is a misspelt address.
-        return _DIGITS_AND_DOTS.fullmatch(text) is None and _HOSTNAME.fullmatch(text.lower()) is not None
-    return True
-
-
-def _is_private_ip(text: str) -> bool:
+    if _ADDRESS_CHARACTERS.fullmatch(text) is None:
+        return False
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
+        # 10.0.0.300 would pass as a host name; it is a misspelt address.
+        return _DIGITS_AND_DOTS.fullmatch(text) is None and _HOSTNAME.fullmatch(text.lower()) is not None
+    return str(address) == text and not _means_several_or_none(address)
+
+
+def _means_several_or_none(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
+    return address.is_unspecified or address.is_multicast or mapped
+
+
+def _is_private_ipv4(text: str) -> bool:
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
         return False
-    return any(address in network for network in PRIVATE_NETWORKS)
+    # First and last address of a block are never a host's, whatever the subnet; a .0 within may well be.
+    return str(address) == text and any(
+        address in network and address not in (network.network_address, network.broadcast_address)
+        for network in PRIVATE_NETWORKS
+    )

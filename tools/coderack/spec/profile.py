@@ -4,9 +4,19 @@ Checks here are those that need nothing but the profile itself. Whether the mode
 Verdicts on flags are those of vLLM 0.32's own argument parser.
 """
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, StrictBool, StrictStr, StringConstraints, field_validator, model_validator
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from coderack.spec.checked import Frozen
 
@@ -18,33 +28,24 @@ OWNED_FLAGS = {
     "--served-model-name": "model.name",
     "--revision": "model.revision",
     "--tensor-parallel-size": "layout.tensor_parallel",
-    "-tp": "layout.tensor_parallel",
     "--data-parallel-size": "layout.data_parallel",
-    "-dp": "layout.data_parallel",
     "--enable-expert-parallel": "layout.expert_parallel",
     "--no-enable-expert-parallel": "layout.expert_parallel",
-    "-ep": "layout.expert_parallel",
     "--all2all-backend": "layout.all2all_backend",
     "--max-model-len": "limits.max_model_len",
     "--max-num-seqs": "limits.max_num_seqs",
     "--max-num-batched-tokens": "limits.max_num_batched_tokens",
     "--gpu-memory-utilization": "limits.gpu_memory_utilization",
+    "--device-memory-utilization": "limits.gpu_memory_utilization",
     "--kv-cache-dtype": "limits.kv_cache_dtype",
     "--data-parallel-size-local": "the node's place in the group",
-    "-dpl": "the node's place in the group",
     "--data-parallel-start-rank": "the node's place in the group",
-    "-dpr": "the node's place in the group",
     "--data-parallel-rank": "the node's place in the group",
-    "-dpn": "the node's place in the group",
     "--data-parallel-address": "the head's address",
-    "-dpa": "the head's address",
     "--data-parallel-rpc-port": "the role's RPC port",
-    "-dpp": "the role's RPC port",
     "--headless": "the node's place in the group",
     "--nnodes": "the node's place in the group",
-    "-n": "the node's place in the group",
     "--node-rank": "the node's place in the group",
-    "-r": "the node's place in the group",
     "--master-addr": "the node's place in the group",
     "--master-port": "the node's place in the group",
     "--host": "the node's address",
@@ -70,21 +71,76 @@ REFUSED_FLAGS = {
     "--num-redundant-experts": "use --eplb-config with num_redundant_experts",
     "--eplb-window-size": "use --eplb-config with window_size",
     "--api-key": "every user of the node sees it in the process list; the role passes keys by environment file",
+    "--uds": "the API server listens on an address, where gateway and metrics look for it; remove it",
     "--config": "a second file could contradict this one; list the options in engine_args",
 }
 
 # llama.cpp's names for quantised caches, which vLLM does not know.
 _KV_DTYPE_INSTEAD = {"q8": "fp8", "q8_0": "fp8", "q4_0": "int4_per_token_head", "q4_1": "int4_per_token_head"}
+# Those of vLLM 0.32.
+KvCacheDtype = Literal[
+    "auto",
+    "float16",
+    "bfloat16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_inc",
+    "fp8_ds_mla",
+    "fp8_per_token_head",
+    "int4_per_token_head",
+    "int8_per_token_head",
+    "nvfp4",
+    "nvfp4_4over6",
+    "nvfp4_ds_mla",
+    "turboquant_3bit_nc",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_k8v4",
+    "ultraquant_4bit",
+]
 _ALL2ALL_INSTEAD = {"pplx": "allgather_reducescatter", "naive": "allgather_reducescatter"}
-_API_SERVER_COUNT = ("--api-server-count", "-asc")
+_API_SERVER_COUNT = "--api-server-count"
+_SHUTDOWN_TIMEOUT = "--shutdown-timeout"
+# vLLM's parser takes an abbreviation for the option that it begins; these are looked for and must be written out.
+_WRITTEN_OUT = (*OWNED_FLAGS, *REFUSED_FLAGS, _API_SERVER_COUNT, _SHUTDOWN_TIMEOUT)
+# The options of vLLM 0.32 that take several words; after any other option comes one at most.
+_SEVERAL_WORDS = (
+    "--allowed-media-domains",
+    "--collect-detailed-traces",
+    "--cpu-offload-params",
+    "--cudagraph-capture-sizes",
+    "--ignore-patterns",
+    "--kv-cache-dtype-skip-layers",
+    "--logits-processors",
+    "--lora-modules",
+    "--lora-target-modules",
+    "--numa-bind-cpus",
+    "--numa-bind-nodes",
+    "--offload-params",
+    "--sleep-preserve-parameter-names",
+)
+_NEGATIVE_NUMBER = re.compile(r"-\d+(?:\.\d+)?", re.ASCII)
+_SECONDS = re.compile(r"\d{1,5}", re.ASCII)
+
+_MOST_GPUS_PER_NODE = 16
+# No model and no GPU is near these; a slip of the keyboard is beyond.
+Tokens = Annotated[StrictInt, Field(ge=1, le=16 * 1024 * 1024)]
 
 
 class Model(Frozen):
     """The model: the name clients ask for, the folder on the node, and the revision that must be in it."""
 
     name: Name
-    path: Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/-]+$")]
+    path: Annotated[str, StringConstraints(max_length=1024, pattern=r"^(/[A-Za-z0-9._-]+)+$")]
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+
+    @field_validator("path")
+    @classmethod
+    def _path_is_normalised(cls, path: str) -> str:
+        if {".", ".."} & set(path.split("/")):
+            raise ValueError(f"model.path is {path!r}, wanted it without . and ..")
+        return path
 
 
 class Layout(Frozen):
@@ -96,9 +152,9 @@ class Layout(Frozen):
     """
 
     mode: Literal["fused", "split"]
-    nodes: PositiveInt
-    data_parallel: PositiveInt
-    tensor_parallel: PositiveInt
+    nodes: Annotated[StrictInt, Field(ge=1, le=64)]
+    data_parallel: Annotated[StrictInt, Field(ge=1, le=64 * _MOST_GPUS_PER_NODE)]
+    tensor_parallel: Annotated[StrictInt, Field(ge=1, le=_MOST_GPUS_PER_NODE)]
     expert_parallel: StrictBool
     all2all_backend: (
         Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "deepep_v2", "nixl_ep"]
@@ -130,6 +186,11 @@ class Layout(Frozen):
                 f"layout.data_parallel is {self.data_parallel}, wanted a multiple of layout.nodes = {self.nodes}: "
                 "a fused group has the same number of ranks on every node"
             )
+        if self.gpus_per_node > _MOST_GPUS_PER_NODE:
+            raise ValueError(
+                f"layout takes {self.gpus_per_node} GPUs per node (data_parallel per node x tensor_parallel), "
+                f"wanted {_MOST_GPUS_PER_NODE} or fewer"
+            )
         if self.all2all_backend is not None and not self.expert_parallel:
             raise ValueError(
                 f"layout.all2all_backend is {self.all2all_backend} and layout.expert_parallel is false, "
@@ -141,11 +202,11 @@ class Layout(Frozen):
 class Limits(Frozen):
     """Upper bounds per data parallel rank: tokens, sequences, and the share (0..1] of GPU memory."""
 
-    max_model_len: PositiveInt
-    max_num_seqs: PositiveInt
-    max_num_batched_tokens: PositiveInt
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    kv_cache_dtype: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] | None = None
+    max_model_len: Tokens
+    max_num_seqs: Annotated[StrictInt, Field(ge=1, le=65_536)]
+    max_num_batched_tokens: Tokens
+    gpu_memory_utilization: Annotated[StrictFloat, Field(gt=0, le=1)] | None = None
+    kv_cache_dtype: KvCacheDtype | None = None
 
     @field_validator("kv_cache_dtype", mode="before")
     @classmethod
@@ -170,12 +231,25 @@ class ServingProfile(Frozen):
     """One file of inventories/profiles."""
 
     name: Name
-    description: Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\n]+$")]
+    description: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     model: Model
     layout: Layout
     limits: Limits
     engine_args: tuple[StrictStr, ...] = ()
     head_args: tuple[StrictStr, ...] = ()
+
+    @property
+    def shutdown_timeout(self) -> int:
+        """Seconds in which running requests may end after SIGTERM; vLLM's default of 0 cuts them off."""
+        given = _values((*self.engine_args, *self.head_args), _SHUTDOWN_TIMEOUT)
+        return int(given[-1]) if given else 0
+
+    @field_validator("description")
+    @classmethod
+    def _description_is_one_line(cls, text: str) -> str:
+        if not text.isprintable():
+            raise ValueError(f"description is {text!r:.80}, wanted one line without control characters")
+        return text
 
     @model_validator(mode="after")
     def _arguments_are_free_ones(self) -> Self:
@@ -183,7 +257,7 @@ class ServingProfile(Frozen):
             *_argument_problems("engine_args", self.engine_args),
             *_argument_problems("head_args", self.head_args),
         ]
-        if self.layout.mode == "fused" and any(_flag(word) in _API_SERVER_COUNT for word in self.engine_args):
+        if self.layout.mode == "fused" and any(_flag(word) == _API_SERVER_COUNT for word in self.engine_args):
             problems.append("engine_args has --api-server-count, which headless nodes refuse; move it to head_args")
         if problems:
             raise ValueError("; ".join(problems))
@@ -192,24 +266,61 @@ class ServingProfile(Frozen):
 
 def _argument_problems(field: str, words: tuple[str, ...]) -> list[str]:
     problems = []
-    if words and not words[0].startswith("-"):
-        problems.append(f"{field} begins with {words[0]!r}, wanted an option such as --enforce-eager")
+    option = ""  # the one that the next word may be a value of
     for word in words:
-        flag = _flag(word)
-        if not word or "\n" in word:
-            problems.append(f"{field} has {word!r}, wanted words without line breaks")
-        elif word.startswith("-") and any(blank in flag for blank in " \t"):
-            problems.append(f"{field} has {word!r}, wanted option and value as two list items")
-        elif flag in OWNED_FLAGS:
-            problems.append(f"{field} has {flag}, which is set from {OWNED_FLAGS[flag]}; set it there")
-        elif flag in REFUSED_FLAGS:
-            problems.append(f"{field} has {flag}: {REFUSED_FLAGS[flag]}")
+        problem = _option_problem(word) if _is_option(word) else _value_problem(word, option)
+        if problem:
+            problems.append(f"{field} has {problem}")
+        if _is_option(word):
+            option = "" if "=" in word else _flag(word)
+        elif option not in _SEVERAL_WORDS:
+            option = ""
+    for seconds in _values(words, _SHUTDOWN_TIMEOUT):
+        if _SECONDS.fullmatch(seconds) is None:
+            problems.append(f"{field} has {_SHUTDOWN_TIMEOUT} {seconds!r}, wanted whole seconds")
     return problems
 
 
+def _option_problem(word: str) -> str | None:
+    flag = _flag(word)
+    if not flag.startswith("--") or flag == "--":
+        return f"{flag}, wanted the option's long name, such as --quantization"
+    if " " in flag or not word.isprintable():
+        return f"{word.partition('=')[0]!r}, wanted option and value as two list items, and no control characters"
+    if flag in OWNED_FLAGS:
+        return f"{flag}, which is set from {OWNED_FLAGS[flag]}; set it there"
+    if flag in REFUSED_FLAGS:
+        return f"{flag}: {REFUSED_FLAGS[flag]}"
+    whole = [name for name in _WRITTEN_OUT if name.startswith(flag) and name != flag]
+    if whole and flag not in _WRITTEN_OUT:
+        return f"{flag}, which vLLM may read as {whole[0]}; write the option out"
+    return None
+
+
+def _value_problem(word: str, option: str) -> str | None:
+    if not word or not word.isprintable():
+        return f"{word!r}, wanted words without line breaks or other control characters"
+    if not option:
+        return f"{word!r}, wanted an option such as --enforce-eager in front of it"
+    return None
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and _NEGATIVE_NUMBER.fullmatch(word) is None
+
+
+def _values(words: tuple[str, ...], option: str) -> list[str]:
+    """What `option` is set to in `words`, in both ways of writing it; an option without a value gives an empty one."""
+    return [
+        word.partition("=")[2] if "=" in word else "".join(words[place + 1 : place + 2])
+        for place, word in enumerate(words)
+        if _flag(word) == option
+    ]
+
+
 def _flag(word: str) -> str:
-    """The option in `word` as vLLM's parser reads it: `--max_num_seqs=8` is --max-num-seqs."""
+    """The option in `word` as vLLM's parser reads it: `--max_num_seqs=8` is --max-num-seqs, as is --max-num-seqs.x."""
     if not word.startswith("-"):
         return ""
-    flag = word.partition("=")[0]
+    flag = re.split("[=.]", word, maxsplit=1)[0]
     return flag.replace("_", "-") if flag.startswith("--") else flag

@@ -57,8 +57,20 @@ def test_the_unit_asks_for_the_limits_that_vllm_needs(host: Host, limit: str, wa
     assert unit(host, limit) == wanted
 
 
-def test_a_stop_takes_every_process_of_the_group(host: Host) -> None:
-    assert (unit(host, "KillMode"), unit(host, "TimeoutStopUSec")) == ("control-group", "2min")
+def test_a_stop_has_time_for_running_requests(host: Host) -> None:
+    assert (unit(host, "KillMode"), unit(host, "TimeoutStopUSec")) == ("mixed", "2min")
+
+
+# The stand-in has a child that knows nothing of SIGTERM, as an engine core that hangs.
+def test_a_stop_leaves_no_process_behind(host: Host, address: str) -> None:
+    assert host.check_output("pgrep --count --full ^stand-in-engine-core") == "1"
+    host.check_output("systemctl stop vllm")
+    try:
+        assert host.run("pgrep --full ^stand-in-engine-core").rc == 1
+    finally:
+        host.check_output("systemctl start vllm")
+        wait = "curl --silent --fail --retry 20 --retry-connrefused --retry-delay 1 --data '{}'"
+        host.check_output(f"{wait} http://{address}:8000/")
 
 
 def test_the_environment_is_reached_through_a_link_that_can_be_moved(host: Host) -> None:
