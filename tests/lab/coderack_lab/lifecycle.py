@@ -102,7 +102,7 @@ def up() -> str:
         )
     if lab and is_up() and lab["phase"] in {"up", "ready"}:
         return "kept"
-    repaired = bool(leftovers())
+    repaired = bool(lab)  # an earlier lab of which something is missing
     down()
     s.RUN.mkdir(parents=True, exist_ok=True)
     s.LOGS.mkdir(parents=True, exist_ok=True)
