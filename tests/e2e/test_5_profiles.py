@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import ROOT, Lab, ask_gateway, configure, key, prometheus, run
+from harness import ROOT, Lab, ask_gateway, configure, key, prometheus
 
 HOSTS = ROOT / "inventories/lab/hosts.yml"
 
@@ -43,10 +43,7 @@ def greedy_tokens() -> list[str]:
 
 @pytest.fixture(scope="module")
 def one_rank(the_lab: Lab) -> list[str]:
-    """Answers of the MoE model on one rank that holds all experts. Stopped first: replicas then start side by side."""
-    stopped = run("ansible-playbook", "-i", "inventories/lab", "ansible/playbooks/stop.yml")
-    assert stopped.code == 0, stopped.text
-    assert ask_gateway("/v1/models", api_key=key())[0] == 503
+    """Answers of the MoE model on one rank that holds all experts."""
     done = configure("-e", "vllm_profile=lab-moe-split")
     assert done.code == 0, done.text
     return greedy_tokens()
