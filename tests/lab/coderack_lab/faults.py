@@ -50,7 +50,7 @@ def inject(kind: str, name: str) -> None:
     elif kind == "loss":
         rules = (
             f"table bridge {_loss_table(name)} {{ chain lossy {{ "
-            f'type filter hook forward priority 0; oifname "{cable}" numgen random mod 100 < 30 drop; }} }}'
+            f'type filter hook forward priority 0; oifname "{cable}" numgen random mod 100 < 30 drop; }}; }}'
         )
         output(network.inside(["nft", rules]))
     elif kind == "power":
