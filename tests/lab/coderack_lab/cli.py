@@ -16,7 +16,7 @@ from coderack_lab import settings as s
 from coderack_lab.errors import BadInput, Interrupted, LabError, Unknown
 from coderack_lab.node import NodeSpec
 from coderack_lab.progress import Progress
-from coderack_lab.shell import stop_on_signals
+from coderack_lab.shell import die_with_parent, stop_on_signals
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 scratch = typer.Typer(no_args_is_help=True, help="Machines beside the cloud's instances, for role tests.")
@@ -191,6 +191,7 @@ def snapshot_command(
 def main() -> None:
     """Run a command; errors become one message and an exit code, never a traceback."""
     stop_on_signals()
+    die_with_parent(os.getppid())  # a killed make must not leave a demo at work that nobody sees
     try:
         if os.geteuid() != 0 and "--help" not in sys.argv:
             raise Unknown("only root can see and change the lab; run it with sudo")
