@@ -73,7 +73,8 @@ def test_reserved_or_used_address_is_refused(ec2: Any, subnet: str, address: str
 def test_terminating_twice_is_no_error(ec2: Any, subnet: str) -> None:
     node = launch(ec2, subnet)["InstanceId"]
     ec2.terminate_instances(InstanceIds=[node])
-    ec2.terminate_instances(InstanceIds=[node])
+    again = ec2.terminate_instances(InstanceIds=[node])["TerminatingInstances"]
+    assert [change["InstanceId"] for change in again] == [node]
 
 
 def test_placement_group_in_use_cannot_be_deleted(ec2: Any, subnet: str) -> None:

@@ -169,7 +169,8 @@ def test_refuses_an_address_that_is_not_plain(fleet_data: dict[str, Any], addres
 @pytest.mark.parametrize("address", ["10.0.1.0", "172.31.255.254", "100.64.0.1", "192.168.0.255"])
 def test_accepts_a_private_address_of_version_4(fleet_data: dict[str, Any], address: str) -> None:
     node(fleet_data, "gpu-a")["private_address"] = address
-    validate(Fleet, fleet_data, "fleet")
+    fleet = validate(Fleet, fleet_data, "fleet")
+    assert address in {member.private_address for member in fleet.nodes}
 
 
 @pytest.mark.parametrize(
