@@ -68,7 +68,7 @@ test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, no lab (under 2 
 	@$(MAKE) --no-print-directory lint unit
 
 ##@ An environment (ENV=lab, ENV=aws, …)
-.PHONY: provision destroy fleet configure check smoke
+.PHONY: provision destroy fleet configure check smoke stop
 provision: env-known terraform-there $(VENV)/ready $(TERRAFORM_RC) ## Make the machines with Terraform and write the inventory
 	@mkdir -p $(dir $(STATE))
 	@test -f $(TFVARS) || { echo "provision: $(TFVARS) is not there; wanted: the stack's variables. Copy $(TFVARS).example and fill it in." >&2; exit 2; }
@@ -87,6 +87,9 @@ check: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## What `configure
 
 smoke: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Ask the endpoint, try wrong keys, look for every engine in Prometheus
 	$(PLAYBOOK) ansible/playbooks/smoke.yml $(ARGS)
+
+stop: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Stop serving on all GPU nodes (`make configure` starts it again)
+	$(PLAYBOOK) ansible/playbooks/stop.yml $(ARGS)
 
 destroy: env-known terraform-there $(TERRAFORM_RC) ## Terraform destroys the machines (asks first)
 	$(TF) init -input=false -lockfile=readonly -reconfigure -backend-config=path=$(STATE)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import ROOT, Lab, ask_gateway, configure, key, prometheus
+from harness import ROOT, Lab, ask_gateway, configure, key, make, prometheus
 
 HOSTS = ROOT / "inventories/lab/hosts.yml"
 
@@ -77,6 +77,14 @@ def test_an_inventory_with_a_node_missing_is_refused(the_lab: Lab) -> None:
     assert done.code != 0
     assert "2 GPU node(s)" in done.text
     assert set(done.changed().values()) == {0}, done.text
+
+
+def test_serving_stops_in_one_operation_and_the_gateway_says_so(the_lab: Lab) -> None:
+    done = make("stop", "ENV=lab")
+    assert done.code == 0, done.text
+    body: dict[str, object] = {"model": "smollm2-135m-instruct", "prompt": "SELECT", "max_tokens": 1}
+    assert ask_gateway("/v1/completions", body, api_key=key())[0] == 503
+    assert {the_lab.on(node, "systemctl is-active vllm").text.strip() for node in ("gpu-a", "gpu-b")} == {"inactive"}
 
 
 def test_the_production_topology_answers_over_both_nodes(
