@@ -9,6 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,18 @@ def ask_gateway(path: str, body: dict[str, object] | None = None, *, api_key: st
     if body is not None:
         arguments += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
     return curl(*arguments, f"{GATEWAY}{path}")
+
+
+@contextmanager
+def stream_from_gateway(body: dict[str, object], api_key: str, into: Path) -> Iterator[None]:
+    """A streamed completion that runs while the block does, its events in the file `into`; waits for its end."""
+    arguments = ["--cacert", str(SECRETS / "gateway-ca.crt"), "-H", f"Authorization: Bearer {api_key}"]
+    arguments += ["-H", "Content-Type: application/json", "-d", json.dumps(body), f"{GATEWAY}/v1/completions"]
+    with into.open("wb") as file, subprocess.Popen(
+        ["curl", "-sSN", "--max-time", "120", *arguments], stdout=file, stderr=subprocess.STDOUT, env=_ENVIRONMENT
+    ) as curling:  # fmt: skip
+        yield
+        curling.wait()
 
 
 def prometheus(query: str) -> list[dict[str, Any]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from harness import ROOT, Lab, ask_gateway, configure, key, make, prometheus
+from harness import ROOT, Lab, ask_gateway, configure, key, make, prometheus, stream_from_gateway
 
 HOSTS = ROOT / "inventories/lab/hosts.yml"
 
@@ -77,6 +79,28 @@ def test_an_inventory_with_a_node_missing_is_refused(the_lab: Lab) -> None:
     assert done.code != 0
     assert "2 GPU node(s)" in done.text
     assert set(done.changed().values()) == {0}, done.text
+
+
+def test_an_engine_that_is_stopped_ends_its_running_answers(
+    the_lab: Lab, tmp_path: Path, eventually: Callable[[Callable[[], bool], float], bool]
+) -> None:
+    body = {
+        "model": "smollm2-135m-instruct",
+        "prompt": "Count: 1",
+        "max_tokens": 300,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    streams = [tmp_path / name for name in ("one", "two")]  # one for each replica
+    with ExitStack() as running:
+        for stream in streams:
+            running.enter_context(stream_from_gateway(body, key(), stream))
+        assert eventually(lambda: all(stream.read_text().count("data:") > 5 for stream in streams), 30)
+        assert the_lab.on("gpu-a", "sudo systemctl stop vllm", timeout=90).code == 0
+    for stream in streams:
+        text = stream.read_text()
+        assert '"finish_reason":"length"' in text, text[-400:]
+        assert '"error"' not in text
 
 
 def test_serving_stops_in_one_operation_and_the_gateway_says_so(the_lab: Lab) -> None:

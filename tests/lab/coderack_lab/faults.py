@@ -28,25 +28,8 @@ def inject(kind: str, name: str) -> None:
     elif kind == "uplink":
         output(network.inside(["ip", "link", "set", s.UPLINK_INSIDE, "down"]))
     elif kind == "slow":
-        output(
-            network.inside(
-                [
-                    "tc",
-                    "qdisc",
-                    "replace",
-                    "dev",
-                    cable,
-                    "root",
-                    "tbf",
-                    "rate",
-                    "4mbit",
-                    "burst",
-                    "32kb",
-                    "latency",
-                    "200ms",
-                ]
-            )
-        )
+        narrow = ["root", "tbf", "rate", "4mbit", "burst", "32kb", "latency", "200ms"]
+        output(network.inside(["tc", "qdisc", "replace", "dev", cable, *narrow]))
     elif kind == "loss":
         rules = (
             f"table bridge {_loss_table(name)} {{ chain lossy {{ "
