@@ -8,9 +8,6 @@ terraform {
       version = "~> 5.100"
     }
   }
-
-  # Where the state lies is said at init: terraform init -backend-config=path=<file>.
-  backend "local" {}
 }
 
 provider "aws" {

@@ -3,6 +3,6 @@
 `server` starts it, `instances` reads from it what the lab has to boot. The rest is the EC2 side, one module per
 subject: `addresses` (subnet pools), `interfaces` (EFA, network cards), `launch` (launch templates and instances),
 `placement`, `capacity` (reservations and capacity blocks), `rules` (security groups), `account` (account defaults, key
-pairs), `dispatch` (errors, locking) and `state` (what they remember).
+pairs), `dispatch` (errors, locking) and `state` (what they remember). `state_bucket` is what the account begins with.
 Only the emulator's behaviour lives here: Terraform and every other client talk to it through the public API.
 """

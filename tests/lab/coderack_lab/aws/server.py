@@ -22,6 +22,7 @@ from .account import AccountActions
 from .interfaces import InterfaceActions
 from .launch import LaunchActions
 from .placement import PlacementActions
+from .state_bucket import make_state_bucket
 
 DEFAULT_PORT = 5601
 AMI_FILE = Path(__file__).with_name("amis.json")
@@ -75,6 +76,7 @@ class Emulator:
 def start(host: str, port: int) -> Emulator:
     """Serves on host:port (port 0: any free one) in a thread of this process; OSError if the address is taken."""
     install()
+    make_state_bucket()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     # The socket is bound here since werkzeug would end the whole process when the port is taken.
     with socket.create_server((host, port)) as listener:
