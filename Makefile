@@ -244,8 +244,8 @@ applied:
 	$(TF) apply -input=false $(PLAN)
 	@rm -f $(PLAN) $(PLAN).json
 
-written:
-	$(TF) output -json fleet | coderack fleet write --env $(ENV) -
+written: # --from lets the header name the serial and lineage of the state
+	coderack fleet write --env $(ENV) --from $(STACK_DIR)
 
 inventory-there:
 	@test -f inventories/$(ENV)/hosts.yml || { echo "inventories/$(ENV)/hosts.yml is not there; wanted: the inventory that \`make provision ENV=$(ENV)\` writes. Run that first." >&2; exit 2; }
