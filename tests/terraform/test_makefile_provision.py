@@ -158,9 +158,8 @@ def test_fleet_alone_writes_the_inventory_again(copy: Copy) -> None:
 def test_without_a_terminal_nothing_is_made_unless_somebody_said_yes(copy: Copy) -> None:
     done = copy.make("provision", "ENV=rack")
     assert done.returncode == 2
-    assert "no terminal to ask at; wanted: somebody who has read the plan. Run this in a terminal, or with YES=1" in (
-        done.stderr
-    )
+    assert "no terminal to ask at; wanted: somebody who has read the plan" in done.stderr
+    assert "Run this in a terminal, or with YES=1" in done.stderr
     assert (copy.state(), copy.hosts()) == (False, "")
 
 
@@ -170,7 +169,7 @@ def test_the_name_of_the_environment_is_the_yes(copy: Copy) -> None:
     assert "gpu-a.example.net" in copy.hosts()
 
 
-@pytest.mark.parametrize("answer", ["yes", "aws", ""])
+@pytest.mark.parametrize("answer", ["yes", ""])
 def test_any_other_answer_changes_nothing(copy: Copy, answer: str) -> None:
     code, screen = copy.make_at_a_terminal("provision", "ENV=rack", answer=answer)
     assert code == 2
@@ -240,24 +239,20 @@ def outputs(copy: Copy) -> list[str]:
     return list(json.loads((copy.environment / "terraform.tfstate").read_text(encoding="utf-8"))["outputs"])
 
 
-@pytest.mark.parametrize("said", ["PROTECTED := yes\n", "PROTECTED := ja\n", ""], ids=["yes", "a misspelling", "nothing"])
-def test_an_environment_is_not_destroyed_unless_it_says_that_it_may_be(provisioned: Copy, said: str) -> None:
-    (provisioned.environment / "env.mk").write_text(f"STACK := baremetal\n{said}")
-    done = provisioned.make("destroy", "ENV=rack", YES="1")
-    assert done.returncode == 2
-    assert "destroy: rack is protected" in done.stderr
-    assert "wanted: PROTECTED := no in inventories/rack/env.mk" in done.stderr
-    assert outputs(provisioned) == ["fleet"]
-
-
-def test_the_command_line_does_not_lift_the_protection(provisioned: Copy) -> None:
-    (provisioned.environment / "env.mk").write_text("STACK := baremetal\nPROTECTED := yes\n")
-    for done in (
-        provisioned.make("destroy", "ENV=rack", "PROTECTED=no", YES="1"),
-        provisioned.make("-e", "destroy", "ENV=rack", YES="1", PROTECTED="no"),
-    ):
-        assert done.returncode == 2
+def test_an_environment_is_not_destroyed_unless_its_folder_says_that_it_may_be(provisioned: Copy) -> None:
+    attempts: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
+        ("PROTECTED := yes\n", (), {}),
+        ("PROTECTED := nope\n", (), {}),
+        ("", (), {}),
+        ("PROTECTED := yes\n", ("PROTECTED=no",), {}),
+        ("PROTECTED := yes\n", ("-e",), {"PROTECTED": "no"}),
+    ]
+    for said, arguments, settings in attempts:
+        (provisioned.environment / "env.mk").write_text(f"STACK := baremetal\n{said}")
+        done = provisioned.make("destroy", "ENV=rack", "YES=1", *arguments, **settings)
+        assert done.returncode == 2, (said, arguments)
         assert "destroy: rack is protected" in done.stderr
+        assert "wanted: PROTECTED := no in inventories/rack/env.mk" in done.stderr
     assert outputs(provisioned) == ["fleet"]
 
 
