@@ -1,4 +1,4 @@
-"""The stack for declared hosts: what it hands on, what it refuses, and that the message tells what to do. Asks no cloud."""
+"""The stack for declared hosts: what it hands on, what it refuses, and that messages tell what to do. Asks no cloud."""
 
 import copy
 import json
@@ -88,13 +88,13 @@ REFUSALS: dict[str, tuple[Callable[[Nodes], None], str]] = {
     "a name twice": (put(0, "name", to="gpu-b"), "nodes has a name twice: gpu-b. Give every node its own."),
     "an address with a user": (
         put(0, "address", to="root@gpu-a"),
-        'gpu-a has address "root@gpu-a"; give the IPv4 address or the lower-case host name at which SSH reaches the node',
+        'gpu-a has address "root@gpu-a"; give the IPv4 address or the lower-case host name at which SSH',
     ),
     "an address out of range": (put(0, "address", to="10.20.0.300"), 'gpu-a has address "10.20.0.300"; give the IPv4'),
     "a public cluster address": (
         put(0, "private_address", to="198.51.100.11"),
         'gpu-a has private_address "198.51.100.11"; give an IPv4 address in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, '
-        "100.64.0.0/10: what the nodes say to each other is not encrypted. A public address for SSH belongs in address.",
+        "100.64.0.0/10: what the nodes say to each other is not encrypted. A public address for SSH belongs in",
     ),
     "a cluster address in a form of its own": (
         put(0, "private_address", to="10.20.0.011"),
@@ -106,8 +106,8 @@ REFUSALS: dict[str, tuple[Callable[[Nodes], None], str]] = {
     ),
     "a node with a GPU missing": (
         put(1, "gpus", "count", to=7),
-        "gpu-b has 7 GPUs; wanted 8 on every GPU node. Correct gpus.count, leave a pair with a missing GPU out until it "
-        "is repaired, or set gpus_per_node",
+        "gpu-b has 7 GPUs; wanted 8 on every GPU node. Correct gpus.count, leave a pair with a missing GPU out until "
+        "it is repaired, or set gpus_per_node",
     ),
     "a model that Ansible would template": (
         put(0, "gpus", "model", to="{{ x }}"),
@@ -131,8 +131,8 @@ REFUSALS: dict[str, tuple[Callable[[Nodes], None], str]] = {
     ),
     "too few HCAs": (
         lambda nodes: nodes[0]["fabric"]["devices"].pop(),
-        "gpu-a has fabric infiniband and 7 HCAs; wanted 8 in fabric.devices with infiniband and none without. List those "
-        "that `ibv_devices` shows for the GPU network, or set hcas_per_node",
+        "gpu-a has fabric infiniband and 7 HCAs; wanted 8 in fabric.devices with infiniband and none without. List "
+        "those that `ibv_devices` shows for the GPU network, or set hcas_per_node",
     ),
     "HCAs without InfiniBand": (without_infiniband, "gpu-b has fabric none and 8 HCAs; wanted 8 in fabric.devices"),
     "an HCA with a port": (
@@ -149,7 +149,7 @@ REFUSALS: dict[str, tuple[Callable[[Nodes], None], str]] = {
     ),
     "two HCAs on one rail": (
         put(1, "fabric", "devices", 7, "rail", to=6),
-        "gpu-b has rails 0 1 2 3 4 5 6 6; wanted every rail from 0 to 7 exactly once on a node: each HCA on its own leaf",
+        "gpu-b has rails 0 1 2 3 4 5 6 6; wanted every rail from 0 to 7 exactly once on a node: each HCA on its own",
     ),
 }
 

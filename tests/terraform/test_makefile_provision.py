@@ -10,7 +10,6 @@ import pty
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +83,7 @@ class Copy:
         process, terminal = pty.fork()
         if process == 0:
             os.chdir(self.root)
-            os.execvpe("make", ["make", "--no-print-directory", *arguments], environment({}))
+            os.execvpe("make", ["make", "--no-print-directory", *arguments], environment({}))  # noqa: S606  the child itself
         screen, asked = "", False
         with contextlib.suppress(OSError), os.fdopen(terminal, "r+b", buffering=0) as handle:  # EIO: the other end left
             while part := handle.read(4096):
@@ -229,10 +228,10 @@ def test_a_plan_that_cannot_be_read_is_not_applied(copy: Copy) -> None:
 
 
 @pytest.fixture
-def provisioned(copy: Copy) -> Iterator[Copy]:
+def provisioned(copy: Copy) -> Copy:
     done = copy.make("provision", "ENV=rack", YES="1")
     assert done.returncode == 0, done.stdout + done.stderr
-    yield copy
+    return copy
 
 
 def outputs(copy: Copy) -> list[str]:

@@ -1,10 +1,10 @@
 """What the lab's account holds from the beginning: the bucket of Terraform's state.
 
-Elsewhere `make bootstrap` makes it, once, by hand. The lab's account is new every day, and a state in it ends with what it
+Elsewhere `make bootstrap` makes it, once. The lab's account is new every time, and a state in it ends with what it
 describes.
 """
 
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
 NAME = "coderack-lab-state"  # as inventories/lab/backend.hcl says
