@@ -144,13 +144,14 @@ lab-snapshot: $(VENV)/ready ## List what a lab could leave on this host (compare
 
 ##@ Development
 .PHONY: lint scan format unit terraform-test roles-test e2e venv lock
-lint: $(VENV)/ready $(COLLECTIONS) scan ## ruff, mypy, ansible-lint, yamllint, checkov, terraform fmt and validate, shellcheck
+lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, checkov, terraform fmt and validate, shellcheck
 	ruff check .
 	ruff format --check .
 	mypy tools/coderack tests/unit tests/terraform tests/e2e tests/lab/coderack_lab ansible/plugins
 	yamllint --strict .
 	ansible-lint --strict
 	shellcheck -x $$(git ls-files -co --exclude-standard | xargs -r grep -lE '^#!.*\b(ba)?sh\b' --)
+	@$(MAKE) --no-print-directory scan
 ifeq ($(TERRAFORM),none)
 	@echo 'lint: terraform fmt and validate NOT RUN (TERRAFORM=none)'
 else
