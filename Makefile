@@ -109,7 +109,7 @@ smoke: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Ask the endpoin
 stop: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Stop serving on all GPU nodes (`make configure` starts it again)
 	$(PLAYBOOK) ansible/playbooks/stop.yml $(ARGS)
 
-destroy: env-known unprotected variables-there initialised ## Terraform destroys the machines, after showing the plan and asking; never of a protected environment
+destroy: env-known unprotected variables-there no-other-state initialised ## Terraform destroys the machines, after showing the plan and asking; never of a protected environment
 	@umask 077 && mkdir -p $(dir $(PLAN))
 	$(TF) plan -destroy -input=false $(VAR_FILES) -out=$(PLAN)
 	@$(TF) show -json $(PLAN) | $(CONFIRM) $(ENV) -
@@ -194,7 +194,7 @@ lock: $(VENV)/ready ## Resolve tools/requirements.lock and tools/checkov.lock an
 	$(LOCK) $(if $(UPGRADE),--upgrade,) tools/checkov.in -o tools/checkov.lock
 
 # What the targets above stand on.
-.PHONY: preflight host-packages host-packages-fast env-known stack-known terraform-there variables-there backend-there inventory-there unprotected
+.PHONY: preflight host-packages host-packages-fast env-known stack-known terraform-there variables-there backend-there no-other-state inventory-there unprotected
 preflight:
 	@$(PREFLIGHT) --for demo
 
@@ -221,6 +221,10 @@ variables-there: env-known
 backend-there: stack-known
 	@test -f $(BACKEND) || { echo "$(BACKEND) is not there; wanted: where Terraform's state lies. $(if $(filter aws,$(STACK)),Run \`make bootstrap ENV=$(ENV) REGION=<region>\` once,Write it after the pattern of inventories/baremetal/backend.hcl)." >&2; exit 2; }
 
+# The state of stacks/aws used to be a file here. Beside it an empty one in S3 would have the machines made a second time.
+no-other-state: stack-known
+	@[ "$(STACK)" != aws ] || [ ! -s inventories/$(ENV)/terraform.tfstate ] || { echo "inventories/$(ENV)/terraform.tfstate holds a state, and stacks/aws keeps its own in S3 now; wanted: one. Take it there: make initialised ENV=$(ENV) && TF_DATA_DIR=$(TF_DATA_DIR) $(TF) state push $(ENV_DIR)/terraform.tfstate, then move the file away." >&2; exit 2; }
+
 # Only the file counts, not the command line: whoever wants this has to change what everybody sees.
 unprotected: env-known
 	@[ "$(PROTECTED) $(origin PROTECTED)" = "no file" ] || { echo "destroy: $(ENV) is protected (PROTECTED is \"$(PROTECTED)\" by $(origin PROTECTED)); wanted: PROTECTED := no in inventories/$(ENV)/env.mk. If its machines really are to go, write that there, commit it, and run this again. Nothing was changed." >&2; exit 2; }
@@ -231,7 +235,7 @@ initialised: terraform-there backend-there $(VENV)/ready $(TERRAFORM_RC)
 	$(TF) init -input=false -lockfile=readonly -reconfigure -backend-config=$(BACKEND)
 
 # A plan can hold what is nobody's business (user data), so its file is the operator's alone.
-planned: env-known variables-there initialised
+planned: env-known variables-there no-other-state initialised
 	@umask 077 && mkdir -p $(dir $(PLAN)) && rm -f $(PLAN) $(PLAN).json
 	$(TF) plan -input=false $(VAR_FILES) -out=$(PLAN)
 	@umask 077 && $(TF) show -json $(PLAN) >$(PLAN).json

@@ -288,6 +288,15 @@ def test_no_place_for_the_state_is_refused_with_the_way_to_get_one(copy: Copy) -
     assert "Run `make bootstrap ENV=rack REGION=<region>` once" in on_aws.stderr
 
 
+def test_a_state_from_before_it_lay_in_s3_is_not_forgotten(copy: Copy) -> None:
+    (copy.environment / "env.mk").write_text("STACK := aws\n")
+    (copy.environment / "terraform.tfstate").write_text('{"version": 4}')
+    done = copy.make("provision", "ENV=rack", YES="1")
+    assert done.returncode == 2
+    assert "inventories/rack/terraform.tfstate holds a state, and stacks/aws keeps its own in S3 now" in done.stderr
+    assert "state push" in done.stderr
+
+
 def bootstrap(copy: Copy, **settings: str) -> subprocess.CompletedProcess[str]:
     (copy.environment / "env.mk").write_text("STACK := aws\n")
     return copy.make("bootstrap", "ENV=rack", "REGION=us-west-2", "BUCKET=test-makefile-state", YES="1", **settings)
