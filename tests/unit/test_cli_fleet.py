@@ -48,6 +48,7 @@ def test_writes_from_a_file_and_says_when_nothing_changed(inventories: Path, fle
         "env": "aws",
         "path": "inventories/aws/hosts.yml",
         "changed": True,
+        "origin": {"source": "fleet.json"},
         "nodes": ["gpu-a", "gpu-b", "ops"],
     }
     assert answers[1] == answers[0] | {"changed": False}

@@ -6,7 +6,7 @@ everything that configures or measures them. Secrets never belong in it; unknown
 
 import ipaddress
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, StrictInt, StringConstraints, field_validator, model_validator
@@ -51,10 +51,10 @@ class Fabric(Frozen):
 
 
 class Reservation(Frozen):
-    """Reserved capacity that takes the node away when it ends (an AWS capacity block)."""
+    """Reserved capacity: a capacity block takes its nodes away at `ends_at`, an on-demand reservation has no end."""
 
     id: Label
-    ends_at: AwareDatetime
+    ends_at: AwareDatetime | None = None
 
 
 class Node(Frozen):
@@ -66,6 +66,8 @@ class Node(Frozen):
     private_address: str
     instance_id: Label | None = None
     instance_type: Label | None = None
+    image_id: Label | None = None
+    placement_group: Label | None = None
     zone: Label | None = None
     gpus: Gpus
     fabric: Fabric
@@ -99,6 +101,7 @@ class Fleet(Frozen):
 
     version: Literal[1]
     stack: Name
+    region: Name | None = None
     nodes: tuple[Node, ...]
 
     @field_validator("version", mode="before")
@@ -133,14 +136,17 @@ class Fleet(Frozen):
 
     def _doubles(self) -> list[str]:
         names = [node.name for node in self.nodes]
+        instances = Counter(node.instance_id for node in self.nodes if node.instance_id)
         holders: dict[str, list[str]] = defaultdict(list)
         for node in self.nodes:
             # One node may use the same address for both purposes; two nodes may share none.
             for address in sorted({node.address.lower(), node.private_address.lower()}):
                 holders[address].append(node.name)
         return [
-            *(f"node name {name} is used {names.count(name)} times, wanted once" for name in sorted(set(names))
-              if names.count(name) > 1),
+            *(f"node name {name} is used {times} times, wanted once" for name, times in sorted(Counter(names).items())
+              if times > 1),
+            *(f"instance_id {one} is used {times} times, wanted once" for one, times in sorted(instances.items())
+              if times > 1),
             *(f"address {address} belongs to nodes {', '.join(nodes)}, wanted one node per address"
               for address, nodes in holders.items() if len(nodes) > 1),
         ]  # fmt: skip
