@@ -1,5 +1,6 @@
 """Clients of the AWS API, made only when needed: boto3 is the extra `aws`, and its import takes a tenth of a second."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,8 @@ def client(service: str, region: str | None, *, attempts: int = _ATTEMPTS) -> An
     except ImportError as error:
         message = f"boto3 cannot be imported ({error}); wanted to ask AWS: pip install 'coderack[aws]'"
         raise AwsError(message) from error
+    # Other SDKs and Terraform take the region from here; boto3 looks only for AWS_DEFAULT_REGION and in the profile.
+    region = region or os.environ.get("AWS_REGION")
     retries = {"mode": "standard", "total_max_attempts": attempts}
     config = Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries)
     with errors(f"{service} in {region or 'the configured region'}"):

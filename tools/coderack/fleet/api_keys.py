@@ -51,7 +51,7 @@ class SecretStore:
         """
         try:
             with errors(f"GetSecretValue of {self._secret}"):
-                answer = self._client.get_secret_value(SecretId=self._secret)
+                answer = self._client.get_secret_value(SecretId=self._secret, VersionStage=_CURRENT)
         except AwsError as error:
             if error.code != _NOT_FOUND:
                 raise
@@ -68,19 +68,24 @@ class SecretStore:
         """
         token = str(uuid.uuid4())
         value = json.dumps(dict(sorted(keys.items())))
-        # With a stage of its own a version waits until it is made the current one, which AWS does only if `seen` still
+        # Under a stage of its own a version waits until it is made the current one, which AWS does only if `seen` still
         # is. A secret without a value has no version to be held against: there the value becomes current at once.
-        stages = {} if seen is None else {"VersionStages": [f"coderack-{token}"]}
+        waiting = f"coderack-{token}"
+        stages = {} if seen is None else {"VersionStages": [waiting]}
         with errors(f"PutSecretValue of {self._secret}"):
             self._client.put_secret_value(SecretId=self._secret, ClientRequestToken=token, SecretString=value, **stages)
         if seen is None:
             return
-        with errors(f"UpdateSecretVersionStage of {self._secret}"):
-            move = {"VersionStage": _CURRENT, "MoveToVersionId": token, "RemoveFromVersionId": seen}
-            self._client.update_secret_version_stage(SecretId=self._secret, **move)
+        try:
+            with errors(f"UpdateSecretVersionStage of {self._secret} (repeat, if another rotation was faster)"):
+                self._move(_CURRENT, RemoveFromVersionId=seen, MoveToVersionId=token)
+        finally:
             # A version without any stage is deleted by AWS in its own time.
-            drop = {"VersionStage": f"coderack-{token}", "RemoveFromVersionId": token}
-            self._client.update_secret_version_stage(SecretId=self._secret, **drop)
+            with errors(f"UpdateSecretVersionStage of {self._secret}"):
+                self._move(waiting, RemoveFromVersionId=token)
+
+    def _move(self, stage: str, **versions: str) -> None:
+        self._client.update_secret_version_stage(SecretId=self._secret, VersionStage=stage, **versions)
 
 
 def directory_of(environment: Path) -> Path:

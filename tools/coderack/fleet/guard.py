@@ -52,11 +52,12 @@ def unknown_addresses(found: Iterable[Loss], allowed: Iterable[str]) -> list[str
     return sorted(set(allowed) - {loss.address for loss in found})
 
 
-def _changes(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    deferred = plan.get("deferred_changes") or []
-    changes = plan.get("resource_changes") or []
+def _changes(plan: Mapping[str, Any]) -> list[Any]:
+    # Terraform leaves both out when they are empty.
+    changes, deferred = (plan.get(member, []) for member in ("resource_changes", "deferred_changes"))
     if not isinstance(changes, list) or not isinstance(deferred, list):
-        raise SpecError(_PLAN, ("resource_changes is no list; wanted: what `terraform show -json PLANFILE` prints",))
+        problem = "resource_changes or deferred_changes is no list; wanted: what `terraform show -json PLANFILE` prints"
+        raise SpecError(_PLAN, (problem,))
     return changes + [one.get("resource_change") if isinstance(one, dict) else one for one in deferred]
 
 
@@ -64,15 +65,16 @@ def _loss(entry: Any) -> Loss | None:
     try:
         address, kind, change = entry["address"], entry["type"], entry["change"]
         actions, before = change["actions"], change.get("before") or {}
-        words = {str(action) for action in actions}
-        texts = all(isinstance(text, str) for text in (address, kind)) and isinstance(before, Mapping)
+        whole = isinstance(address, str) and isinstance(kind, str) and isinstance(before, Mapping)
+        known = isinstance(actions, list) and bool(actions) and all(action in _ACTIONS for action in actions)
     except (KeyError, TypeError, AttributeError) as error:
-        raise SpecError(
-            _PLAN, (f"a change without {error}; wanted address, type and change.actions in each",)
-        ) from error
-    if not isinstance(actions, list) or not texts or not words or not words <= set(_ACTIONS):
-        problem = f"change of {address!r:.200} has actions {actions!r:.80}, wanted a list of {', '.join(_ACTIONS)}"
+        problem = f"a change cannot be read ({error}); wanted address, type and change.actions in each"
+        raise SpecError(_PLAN, (problem,)) from error
+    if not whole or not known:
+        seen = f"type {kind!r:.80}, actions {actions!r:.80}"
+        problem = f"change of {address!r:.200} has {seen}, wanted text and a list of {', '.join(_ACTIONS)}"
         raise SpecError(_PLAN, (problem,))
+    words = set(actions)
     if not words & {"delete", "forget"}:
         return None
     what = _protected(address, kind, before)

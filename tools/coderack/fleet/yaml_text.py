@@ -19,10 +19,10 @@ _PRINTABLE = re.compile(r"[ -&(-~]+")  # ASCII without the single quote
 
 
 def dump(data: Mapping[str, Any]) -> str:
-    """`data` (mappings with text as keys, lists, text, whole numbers, booleans, None) as block-style YAML."""
+    """`data` as block-style YAML: mappings with short text as keys, lists of scalars, text, numbers, booleans, None."""
     lines: list[str] = []
     _mapping(data, "", lines)
-    return "\n".join(lines) + "\n"
+    return ("\n".join(lines) or "{}") + "\n"
 
 
 def _mapping(data: Mapping[str, Any], indent: str, lines: list[str]) -> None:
@@ -51,5 +51,8 @@ def _text(text: str) -> str:
         return text
     if _PRINTABLE.fullmatch(text):
         return f"'{text}'"
-    # JSON's escapes are YAML's too.
-    return json.dumps(text)
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(char: str) -> str:
+    return char if _PRINTABLE.fullmatch(char) and char not in '"\\' else f"\\U{ord(char):08X}"

@@ -79,11 +79,13 @@ class Node(Frozen):
         if self.name in _ANSIBLE_NAMES:
             problems.append("the name has a meaning of its own in Ansible, wanted another such as gpu-a")
         if not _is_ip_or_hostname(self.address):
-            problems.append(f"address is {self.address!r}, wanted an IP address in its usual spelling or a host name")
+            problems.append(
+                f"address is {self.address!r:.120}, wanted an IP address in its usual spelling or a host name"
+            )
         if not _is_private_ipv4(self.private_address):
             wanted = ", ".join(str(network) for network in PRIVATE_NETWORKS)
             problems.append(
-                f"private_address is {self.private_address!r}, wanted the IPv4 address of a host in one of {wanted}"
+                f"private_address is {self.private_address!r:.80}, wanted the IPv4 address of a host in one of {wanted}"
             )
         if self.role == "gpu" and self.gpus.count == 0:
             problems.append("role is gpu and gpus.count is 0, wanted at least 1 (or role ops)")
@@ -122,6 +124,7 @@ class Fleet(Frozen):
             *self._roles(),
             *self._doubles(),
             *self._mixed_fabric(),
+            *self._mixed_gpus(),
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -131,7 +134,7 @@ class Fleet(Frozen):
         problems = [] if self.gpu_nodes else ["no node has role gpu, wanted at least one"]
         ops = [node.name for node in self.nodes if node.role == "ops"]
         if len(ops) != 1:
-            problems.append(f"nodes of role ops: {', '.join(ops) or 'none'}; wanted exactly one")
+            problems.append(f"nodes of role ops: {_some(ops) or 'none'}; wanted exactly one")
         return problems
 
     def _doubles(self) -> list[str]:
@@ -147,7 +150,7 @@ class Fleet(Frozen):
               if times > 1),
             *(f"instance_id {one} is used {times} times, wanted once" for one, times in sorted(instances.items())
               if times > 1),
-            *(f"address {address} belongs to nodes {', '.join(nodes)}, wanted one node per address"
+            *(f"address {address} belongs to nodes {_some(nodes)}, wanted one node per address"
               for address, nodes in holders.items() if len(nodes) > 1),
         ]  # fmt: skip
 
@@ -155,8 +158,21 @@ class Fleet(Frozen):
         kinds = {node.name: node.fabric.kind for node in self.gpu_nodes}
         if len(set(kinds.values())) <= 1:
             return []
-        seen = ", ".join(f"{name} has {kind}" for name, kind in sorted(kinds.items()))
+        seen = _some([f"{name} has {kind}" for name, kind in sorted(kinds.items())])
         return [f"GPU nodes differ in fabric.kind ({seen}), wanted the same on all: one group cannot mix them"]
+
+    def _mixed_gpus(self) -> list[str]:
+        gpus = {node.name: f"{node.gpus.count} x {node.gpus.model}" for node in self.gpu_nodes}
+        if len(set(gpus.values())) <= 1:
+            return []
+        seen = _some([f"{name} has {kind}" for name, kind in sorted(gpus.items())])
+        return [f"GPU nodes differ in gpus ({seen}), wanted the same on all: a group's ranks are alike"]
+
+
+def _some(names: list[str]) -> str:
+    """The first of many: an error about 10,000 nodes shall still be readable."""
+    more = len(names) - 10
+    return ", ".join(names[:10]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_ip_or_hostname(text: str) -> bool:
