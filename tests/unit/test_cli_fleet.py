@@ -6,27 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from coderack import __version__
-from coderack.cli.main import app
 from coderack.fleet.contract import parse_fleet
 
 from .data import REPOSITORY, node
-from .program import coderack
-
-
-@pytest.fixture
-def inventories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("aws", "lab", "profiles", ".cache"):
-        (tmp_path / "inventories" / name).mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "inventories"
-
-
-def run(*words: str, stdin: str | None = None) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, words, input=stdin)
-    return result.exit_code, result.stdout, result.stderr
+from .program import coderack, run
 
 
 def test_writes_from_standard_input_and_shows_what_it_wrote(inventories: Path, fleet_data: dict[str, Any]) -> None:
@@ -48,6 +33,7 @@ def test_writes_from_a_file_and_says_when_nothing_changed(inventories: Path, fle
         "env": "aws",
         "path": "inventories/aws/hosts.yml",
         "changed": True,
+        "origin": {"source": "fleet.json"},
         "nodes": ["gpu-a", "gpu-b", "ops"],
     }
     assert answers[1] == answers[0] | {"changed": False}

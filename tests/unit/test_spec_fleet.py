@@ -60,6 +60,18 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
         lambda fleet: node(fleet, "gpu-a").update(fabric={"kind": "infiniband"}),
         "GPU nodes differ in fabric.kind (gpu-a has infiniband, gpu-b has efa), wanted the same on all",
     ),
+    "GPU nodes of two kinds": (
+        lambda fleet: node(fleet, "gpu-b")["gpus"].update(model="NVIDIA H200"),
+        "GPU nodes differ in gpus (gpu-a has 8 x NVIDIA H100, gpu-b has 8 x NVIDIA H200), wanted the same on all",
+    ),
+    "a GPU too few": (
+        lambda fleet: node(fleet, "gpu-b")["gpus"].update(count=7),
+        "GPU nodes differ in gpus (gpu-a has 8 x NVIDIA H100, gpu-b has 7 x NVIDIA H100), wanted the same on all",
+    ),
+    "two nodes that are one instance": (
+        lambda fleet: node(fleet, "gpu-b").update(instance_id="i-0bbb"),
+        "instance_id i-0bbb is used 2 times, wanted once",
+    ),
     "public address between nodes": (
         lambda fleet: node(fleet, "gpu-a").update(private_address="52.1.2.3"),
         "node gpu-a: private_address is '52.1.2.3', wanted the IPv4 address of a host in one of 10.0.0.0/8",

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from coderack import __version__
-from coderack.cli import ask, fleet
+from coderack.cli import ask, fleet, keys
 from coderack.cli.console import Program
 
 app = Program(
@@ -17,6 +17,7 @@ app = Program(
     pretty_exceptions_enable=False,
 )
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(keys.app, name="keys")
 app.command(name="ask")(ask.ask)
 
 
