@@ -17,7 +17,7 @@ from moto.ec2.models import amis
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from . import addresses, dispatch, interfaces, rules
+from . import addresses, budgets, dispatch, interfaces, policies, rules, zones
 from .account import AccountActions
 from .interfaces import InterfaceActions
 from .launch import LaunchActions
@@ -56,6 +56,9 @@ def install() -> None:
     addresses.install()
     interfaces.install()
     rules.install()
+    budgets.install()
+    policies.install()
+    zones.install()
     dispatch.install()
 
 
