@@ -12,8 +12,6 @@ terraform {
 
 resource "aws_s3_bucket" "weights" {
   #checkov:skip=CKV_AWS_18:An access log would tell what is known: the nodes' roles read it. Whoever needs one has CloudTrail data events
-  #checkov:skip=CKV_AWS_144:Weights are published and can be uploaded again; a copy in another region serves nobody
-  #checkov:skip=CKV2_AWS_62:Nothing reacts to an upload; nodes fetch weights when an operator changes the profile
 
   # A prefix, since bucket names are one name space for the whole world. It may have 37 characters.
   bucket_prefix = "${substr(var.name, 0, 28)}-weights-"
