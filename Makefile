@@ -245,8 +245,9 @@ planned: env-known variables-there no-other-state initialised
 confirmed:
 	@$(CONFIRM) $(ENV) $(PLAN).json
 
+# A plan without changes is not applied: that would only raise the state's serial, and with it change the inventory's header.
 applied:
-	$(TF) apply -input=false $(PLAN)
+	@grep -q '"applyable":false' $(PLAN).json || { set -x; $(TF) apply -input=false $(PLAN); }
 	@rm -f $(PLAN) $(PLAN).json
 
 written: # --from lets the header name the serial and lineage of the state
