@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from coderack_lab.aws.server import Emulator
 
+from .account import ACCOUNT, client
 from .runner import LAB_VARIABLES, REGION, REPOSITORY, STACK, Terraform
 
 ROOT = REPOSITORY / "terraform" / "bootstrap"
 VARIABLES = ("-var=env=test-bootstrap", f"-var=region={REGION}")
-BUCKET = f"coderack-state-123456789012-{REGION}"  # the emulator's account
+BUCKET = f"coderack-state-{ACCOUNT}-{REGION}"
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,7 @@ def made(terraform_binary: str, emulator: Emulator, tmp_path_factory: pytest.Tem
     terraform.must("apply", "-input=false", "-auto-approve", *VARIABLES)
     backend = work / "backend.hcl"
     backend.write_text(terraform.must("output", "-raw", "backend"), encoding="utf-8")
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=emulator.endpoint,
-        region_name=REGION,
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-    )
-    return Bootstrapped(terraform, s3, backend)
+    return Bootstrapped(terraform, client(emulator, "s3"), backend)
 
 
 def test_overwritten_states_are_kept(made: Bootstrapped) -> None:
