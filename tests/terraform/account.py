@@ -75,3 +75,4 @@ def _others(ask: Callable[[str], Any]) -> dict[str, list[str]]:
         "zones": [one["Name"] for one in ask("route53").list_hosted_zones()["HostedZones"]],
         "budgets": [one["BudgetName"] for one in ask("budgets").describe_budgets(AccountId=ACCOUNT)["Budgets"]],
     }
+

@@ -50,14 +50,16 @@ REPLACING_PLAN = {
 }
 
 # A Terraform that has made this plan, and notes when it is told to carry it out.
-STAND_IN = """\
-#!/bin/sh
-case "$*" in
-  'version -json') echo '{{"terraform_version": "1.11.4"}}' ;;
-  *' show '*) cat '{plan}' ;;
-  *' apply '*) touch '{applied}' ;;
-esac
-"""
+STAND_IN = "\n".join(
+    [
+        "#!/bin/sh",
+        'case "$*" in',
+        "  'version -json') echo '{{\"terraform_version\": \"1.11.4\"}}' ;;",
+        "  *' show '*) cat '{plan}' ;;",
+        "  *' apply '*) touch '{applied}' ;;",
+        "esac\n",
+    ]
+)
 
 
 @dataclass(frozen=True)
