@@ -78,7 +78,7 @@ test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, no lab (under 2 
 	@$(MAKE) --no-print-directory lint unit
 
 ##@ An environment (ENV=lab, ENV=aws, ENV=baremetal, …)
-.PHONY: bootstrap plan provision fleet configure check smoke stop destroy
+.PHONY: bootstrap plan provision fleet drift host-keys rotate-key configure check smoke stop destroy
 bootstrap: env-known stack-known terraform-there $(TERRAFORM_RC) ## Once per environment on AWS: the bucket for Terraform's state (REGION=…)
 	@[ "$(STACK)" = aws ] || { echo "bootstrap: STACK of $(ENV) is $(STACK), whose state is a file; wanted: an environment on AWS. Nothing to do." >&2; exit 2; }
 	@mkdir -p $(dir $(BOOTSTRAP_PLAN))
@@ -96,6 +96,15 @@ plan: planned ## What `provision` would change; fails if a GPU node or the weigh
 provision: planned confirmed applied written ## Make the machines with Terraform, after showing the plan and asking, and write the inventory
 
 fleet: initialised written ## Write inventories/ENV/hosts.yml from Terraform's fleet output
+
+drift: inventory-there initialised ## Whether the inventory still is what Terraform's state says, and on AWS what EC2 says
+	coderack fleet check --env $(ENV) --from $(STACK_DIR) $(if $(filter aws,$(STACK)),--live,)
+
+host-keys: env-known inventory-there $(VENV)/ready ## Pin the nodes' SSH host keys; Ansible talks to no others (ARGS='--accept-changed gpu-a')
+	coderack fleet host-keys --env $(ENV) $(ARGS)
+
+rotate-key: env-known initialised ## On AWS: a new API key for NAME=…, in Secrets Manager and in inventories/ENV/secrets
+	coderack keys rotate --env $(ENV) --from $(STACK_DIR) -- "$(NAME)"
 
 configure: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Make the nodes what they should be: ansible-playbook site.yml
 	$(PLAYBOOK) ansible/site.yml $(ARGS)

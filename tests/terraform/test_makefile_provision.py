@@ -236,6 +236,16 @@ def provisioned(copy: Copy) -> Copy:
     return copy
 
 
+def test_drift_is_told_from_agreement(provisioned: Copy) -> None:
+    agreed = provisioned.make("drift", "ENV=rack")
+    assert agreed.returncode == 0, agreed.stdout + agreed.stderr
+    hosts = provisioned.environment / "hosts.yml"
+    hosts.write_text(provisioned.hosts().replace("10.20.0.11", "10.20.0.99"), encoding="utf-8")
+    drifted = provisioned.make("drift", "ENV=rack")
+    assert drifted.returncode == 2
+    assert "10.20.0.99" in drifted.stdout + drifted.stderr
+
+
 def outputs(copy: Copy) -> list[str]:
     return list(json.loads((copy.environment / "terraform.tfstate").read_text(encoding="utf-8"))["outputs"])
 
