@@ -57,15 +57,16 @@ def _ec2(ec2: Any) -> dict[str, list[str]]:
 
 
 def _others(ask: Callable[[str], Any]) -> dict[str, list[str]]:
-    iam, alarms = ask("iam"), ask("cloudwatch").describe_alarms()["MetricAlarms"]
-    keys = ask("kms")
-    states = {one["KeyId"]: keys.describe_key(KeyId=one["KeyId"]) for one in keys.list_keys()["Keys"]}
+    iam, kms, alarms = ask("iam"), ask("kms"), ask("cloudwatch").describe_alarms()["MetricAlarms"]
+    keys = [kms.describe_key(KeyId=one["KeyId"])["KeyMetadata"] for one in kms.list_keys()["Keys"]]
     return {
         "roles": [one["RoleName"] for one in iam.list_roles()["Roles"]],
         "instance profiles": [one["InstanceProfileName"] for one in iam.list_instance_profiles()["InstanceProfiles"]],
         "policies": [one["PolicyName"] for one in iam.list_policies(Scope="Local")["Policies"]],
-        # KMS never deletes at once: 7 to 30 days pending, during which the key cannot be used.
-        "keys": [key for key, state in states.items() if state["KeyMetadata"]["KeyState"] != "PendingDeletion"],
+        # KMS never deletes at once: 7 to 30 days pending, during which the key cannot be used. AWS's own keys stay.
+        "keys": [
+            key["KeyId"] for key in keys if key["KeyState"] != "PendingDeletion" and key["KeyManager"] == "CUSTOMER"
+        ],
         "buckets": [one["Name"] for one in ask("s3").list_buckets()["Buckets"]],
         "secrets": [one["Name"] for one in ask("secretsmanager").list_secrets()["SecretList"]],
         "alarms": [one["AlarmName"] for one in alarms],
@@ -75,4 +76,3 @@ def _others(ask: Callable[[str], Any]) -> dict[str, list[str]]:
         "zones": [one["Name"] for one in ask("route53").list_hosted_zones()["HostedZones"]],
         "budgets": [one["BudgetName"] for one in ask("budgets").describe_budgets(AccountId=ACCOUNT)["Budgets"]],
     }
-

@@ -19,11 +19,17 @@ class LenientStatement(IAMPolicyStatement):
     moto denies whatever it cannot evaluate: with "deny unless over TLS" nobody could write to a bucket any more.
     """
 
-    def is_action_permitted(self, *arguments: Any, **named: Any) -> PermissionResult:
-        conditions_known = named.get("incoming_condition_values") or len(arguments) > 3 and arguments[3]
-        if self._statement.get("Effect") == "Deny" and self._statement.get("Condition") and not conditions_known:
+    def is_action_permitted(
+        self,
+        action: str,
+        resource: str = "*",
+        principal: str | None = None,
+        incoming_condition_values: dict[str, str] | None = None,
+    ) -> PermissionResult:
+        denies_sometimes = self._statement.get("Effect") == "Deny" and self._statement.get("Condition")
+        if denies_sometimes and not incoming_condition_values:
             return PermissionResult.NEUTRAL
-        return super().is_action_permitted(*arguments, **named)
+        return super().is_action_permitted(action, resource, principal, incoming_condition_values)
 
 
 @functools.cache
