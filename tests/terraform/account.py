@@ -59,14 +59,14 @@ def _ec2(ec2: Any) -> dict[str, list[str]]:
 def _others(ask: Callable[[str], Any]) -> dict[str, list[str]]:
     iam, kms, alarms = ask("iam"), ask("kms"), ask("cloudwatch").describe_alarms()["MetricAlarms"]
     keys = [kms.describe_key(KeyId=one["KeyId"])["KeyMetadata"] for one in kms.list_keys()["Keys"]]
+    # The account's own key for volumes, which the emulator makes with the first one.
+    of_aws = [one["TargetKeyId"] for one in kms.list_aliases()["Aliases"] if one["AliasName"].startswith("alias/aws/")]
     return {
         "roles": [one["RoleName"] for one in iam.list_roles()["Roles"]],
         "instance profiles": [one["InstanceProfileName"] for one in iam.list_instance_profiles()["InstanceProfiles"]],
         "policies": [one["PolicyName"] for one in iam.list_policies(Scope="Local")["Policies"]],
-        # KMS never deletes at once: 7 to 30 days pending, during which the key cannot be used. AWS's own keys stay.
-        "keys": [
-            key["KeyId"] for key in keys if key["KeyState"] != "PendingDeletion" and key["KeyManager"] == "CUSTOMER"
-        ],
+        # KMS never deletes at once: 7 to 30 days pending, during which the key cannot be used.
+        "keys": [key["KeyId"] for key in keys if key["KeyState"] != "PendingDeletion" and key["KeyId"] not in of_aws],
         "buckets": [one["Name"] for one in ask("s3").list_buckets()["Buckets"]],
         "secrets": [one["Name"] for one in ask("secretsmanager").list_secrets()["SecretList"]],
         "alarms": [one["AlarmName"] for one in alarms],

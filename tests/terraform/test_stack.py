@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,10 @@ class Life:
     second_plan: Plan
     plan_with_later_expiry: Plan
     when_up: list[InstanceView]
+    refused_by_api: dict[str, str] = field(default_factory=dict)
+    protected_destroy: Plan | None = None
+    when_protected: dict[str, list[str]] = field(default_factory=dict)
+    standing: dict[str, list[str]] = field(default_factory=dict)
     when_stopped: list[InstanceView] = field(default_factory=list)
     when_terminated: list[InstanceView] = field(default_factory=list)
     plan_of_repair: Plan | None = None
@@ -69,7 +74,7 @@ def life(stack: Terraform, emulator: Emulator) -> Life:
     ec2 = client(emulator, "ec2")
     before = everything(emulator)
     block = buy_block(ec2)
-    variables = (f"-var-file={WHOLE}", f"-var=capacity={json.dumps(capacity(block))}")
+    variables: tuple[str, ...] = (f"-var-file={WHOLE}", f"-var=capacity={json.dumps(capacity(block))}")
 
     def plan(*more: str) -> Plan:
         done = stack("plan", "-input=false", "-detailed-exitcode", *variables, *more)
@@ -95,6 +100,17 @@ def life(stack: Terraform, emulator: Emulator) -> Life:
         before=before,
         seen=look_around(emulator, bucket, secret),
     )
+    life.standing = everything(emulator)
+    life.refused_by_api = {
+        "stop": error_of(ec2.stop_instances, instances["gpu-a"]),
+        "terminate": error_of(ec2.terminate_instances, instances["gpu-a"]),
+    }
+    protected = stack("destroy", "-input=false", "-auto-approve", *variables)
+    life.protected_destroy = Plan(protected.returncode, protected.stdout + protected.stderr)
+    life.when_protected = everything(emulator)
+    variables += ("-var=termination_protection=false",)
+    with timed("apply without protection"):
+        stack.must("apply", "-input=false", "-auto-approve", *variables)
     ec2.stop_instances(InstanceIds=[instances["gpu-a"]["InstanceId"]])
     life.when_stopped = running_instances(emulator.endpoint, REGION)
     ec2.start_instances(InstanceIds=[instances["gpu-a"]["InstanceId"]])
@@ -145,6 +161,14 @@ def capacity(block: dict[str, Any]) -> dict[str, Any]:
 
 def ends_at(block: dict[str, Any]) -> str:
     return str(block["EndDate"].strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+def error_of(call: Callable[..., Any], instance: dict[str, Any]) -> str:
+    try:
+        call(InstanceIds=[instance["InstanceId"]])
+    except ClientError as error:
+        return str(error.response["Error"]["Code"])
+    return "none"
 
 
 def by_name(ec2: Any) -> dict[str, Any]:
@@ -215,6 +239,18 @@ def test_new_tags_replace_nothing(life: Life) -> None:
     """Moving the expiry is routine. The provider takes a changed tag of a launch template for a new version of it."""
     actions = life.plan_with_later_expiry.actions()
     assert set(actions.values()) == {"updated in-place"}, life.plan_with_later_expiry.text
+
+
+def test_protected_node_is_neither_stopped_nor_terminated(life: Life) -> None:
+    assert set(life.refused_by_api.values()) == {"OperationNotPermitted"}
+
+
+def test_destroy_of_a_protected_stack_touches_nothing(life: Life) -> None:
+    assert life.protected_destroy is not None
+    text = " ".join(life.protected_destroy.text.replace("│", " ").split())
+    assert life.protected_destroy.code == 1
+    assert "Apply once with -var termination_protection=false, then destroy again." in text
+    assert life.when_protected == life.standing
 
 
 def test_lost_node_is_made_anew_and_the_others_stay(life: Life) -> None:

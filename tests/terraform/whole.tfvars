@@ -13,8 +13,7 @@ user_data  = "#cloud-config\npackages: [amazon-ssm-agent]\n"
 
 client_cidrs = ["10.77.0.0/16"]
 
-termination_protection = false # so that it can be destroyed
-secret_recovery_days   = 0
-alarm_emails           = ["oncall@example.net"]
-monthly_budget_usd     = 50000
-max_retries            = 2 # what the emulator refuses once it refuses always
+secret_recovery_days = 0 # a deleted secret would be found by "is anything left?"
+alarm_emails         = ["oncall@example.net"]
+monthly_budget_usd   = 50000
+max_retries          = 2 # what the emulator refuses once it refuses always

@@ -116,6 +116,8 @@ resource "aws_launch_template" "gpu" {
   name                   = "${var.name}-gpu"
   description            = "EFA interfaces (${var.efa_layout}), capacity, placement and metadata options of the GPU nodes"
   update_default_version = true
+  # Said here too, so that another type replaces the nodes: changed on the instance alone, it would stop and empty them.
+  instance_type = local.type.instance_type
 
   tags = { for key, value in data.aws_default_tags.current.tags : key => "as the nodes" }
 

@@ -44,3 +44,19 @@ check "somebody_hears" {
     error_message = "alarm_emails is empty: alarms reach a topic that nobody reads. Name at least one address, or subscribe to the output alarm_topic yourself."
   }
 }
+
+# This version of the provider lifts termination protection by itself and goes on (terraform-provider-aws#27529, changed
+# in 6.x): without more, a destroy would go straight through. This stands on everything else, so it is the first to be
+# destroyed, and when it refuses, nothing has been touched. Against the replacement of single nodes there is
+# `coderack fleet guard`.
+resource "terraform_data" "protection" {
+  input = var.termination_protection
+
+  provisioner "local-exec" {
+    when    = destroy
+    quiet   = true
+    command = self.input ? "echo 'The nodes are protected (termination_protection = true), so nothing was destroyed. Apply once with -var termination_protection=false, then destroy again.' >&2; exit 1" : "true"
+  }
+
+  depends_on = [module.access, module.alarms, module.dns, module.gpu_nodes, module.network, module.ops_node, module.weights]
+}

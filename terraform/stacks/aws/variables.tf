@@ -402,7 +402,7 @@ variable "user_data" {
 }
 
 variable "termination_protection" {
-  description = "Whether EC2 refuses to terminate or stop the nodes. Set it to false and apply before a destroy."
+  description = "Whether EC2 refuses to terminate or stop the nodes, and Terraform to destroy the stack. Set it to false and apply before a destroy."
   type        = bool
   default     = true
 }
