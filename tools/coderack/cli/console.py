@@ -34,7 +34,7 @@ def print_json(schema: str, body: Mapping[str, Any]) -> None:
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, folded: Sequence[str] = ()
 ) -> None:
-    """Rows under headings. On a narrow terminal only the columns in `folded` break: the others are there to be copied."""
+    """Rows under headings; on a narrow terminal only the columns in `folded` break, the others are to be copied."""
     # Most calls print no table, and this import takes as long as all of their own work.
     from rich import box  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415

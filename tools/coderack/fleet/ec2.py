@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 
 from coderack.clients.aws import AwsError, errors
 
-# AWS advises against more ids per request, and an answer about 500 nodes of 32 interfaces has 20 MB.
-_BATCH = 500
+# An answer about a hundred nodes of 32 interfaces has 4 MB; longer ones come in pages, each for a question that repeats
+# all ids.
+_BATCH = 100
 _ACTION = "DescribeInstances"
 _ID = re.compile(r"\b(?:i|cr)-[0-9a-zA-Z]+")
 # Element of DescribeInstances' answer -> member of botocore's record; what is compared of an instance, a tenth of it.
