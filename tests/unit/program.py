@@ -1,5 +1,6 @@
 """The `coderack` command: within the test's process, and as a process of its own."""
 
+import gc
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from .data import REPOSITORY
 def run(*words: str, stdin: str | None = None) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of `coderack WORDS`, run here."""
     result = CliRunner().invoke(app, words, input=stdin)
+    gc.enable()  # a command that lives for a second does without
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr

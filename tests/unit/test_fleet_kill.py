@@ -56,7 +56,7 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> N
         (tmp_path / model[-4:]).write_text(contract(model))
         texts[inventory.render(parse_fleet(contract(model)))] = model
     seen = set()
-    chance = random.Random(20270131)
+    chance = random.Random(20270131)  # noqa: S311 - moments to kill at
     for _ in range(KILLS):
         command = [sys.executable, "-c", WRITER, str(path), str(tmp_path / "H100"), str(tmp_path / "H200")]
         environment = {"PYTHONPATH": str(REPOSITORY / "tools")}

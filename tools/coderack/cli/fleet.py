@@ -1,19 +1,16 @@
 """`coderack fleet`: the machines of an environment."""
 
+import atexit
 import datetime
 import gc
 import json
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from coderack.cli import fleet_guard, fleet_host_keys, fleet_reserve
-from coderack.cli.console import Exit, JsonOption, fail, print_json, printable
+from coderack.cli.console import Exit, JsonOption, fail, print_json, print_table, printable
 from coderack.cli.environment import (
     DEFAULT_INVENTORIES,
     EnvOption,
@@ -32,7 +29,9 @@ from coderack.spec.fleet import Fleet, Node
 
 _FEW = 20
 
-app = typer.Typer(help="Make, write, show and check the machines of an environment.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make, write, show and check the machines of an environment.", no_args_is_help=True, add_completion=False
+)
 
 GpuNodesOption = Annotated[
     int | None, typer.Option("--gpu-nodes", metavar="N", min=1, help="Refuse any other number of GPU nodes.")
@@ -44,8 +43,10 @@ GpusPerNodeOption = Annotated[
 
 @app.callback()
 def _fleet() -> None:
-    # A command lives for a second and keeps what it reads; looking for garbage would take a third of its time.
+    # A command lives for a second and keeps what it reads; looking for garbage would take a third of its time, also at
+    # the end, when Python would go through everything once more.
     gc.disable()
+    atexit.register(gc.freeze)
 
 
 @app.command()
@@ -252,15 +253,9 @@ def _print_check(
 
 
 def _print_table(fleet: Fleet, env: str) -> None:
-    table = Table(title=f"{env} (stack {fleet.stack})", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("name", "role", "address", "private"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("zone", "type", "GPUs", "fabric"):
-        table.add_column(heading, overflow="fold")
-    for node in sorted(fleet.nodes, key=lambda node: (node.role, node.name)):
-        table.add_row(*_row(node))
-    # A pipe has no width, and the default of 80 columns would cut what a script looks for.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    headings = ("name", "role", "address", "private", "zone", "type", "GPUs", "fabric")
+    nodes = sorted(fleet.nodes, key=lambda node: (node.role, node.name))
+    print_table(headings, map(_row, nodes), title=f"{env} (stack {fleet.stack})", folded=headings[4:])
 
 
 def _row(node: Node) -> tuple[str, ...]:

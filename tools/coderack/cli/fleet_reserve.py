@@ -3,18 +3,14 @@
 import datetime
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from coderack.cli.console import Exit, JsonOption, fail, print_json, printable
+from coderack.cli.console import Exit, JsonOption, fail, print_json, print_table
 from coderack.cli.environment import (
     DEFAULT_INVENTORIES,
     EnvOption,
@@ -270,7 +266,7 @@ def _show_offers(on_offer: list[Offer], env: str, as_json: bool) -> None:
             )
             for number, one in enumerate(on_offer, 1)
         ]
-        _print_table(headings, rows)
+        print_table(headings, rows)
 
 
 def _print_held(found: list[Held], now: datetime.datetime) -> None:
@@ -291,7 +287,7 @@ def _print_held(found: list[Held], now: datetime.datetime) -> None:
         )
         for one in found
     ]
-    _print_table(headings, rows)
+    print_table(headings, rows)
 
 
 def _left(one: Held, now: datetime.datetime) -> str:
@@ -300,16 +296,6 @@ def _left(one: Held, now: datetime.datetime) -> str:
         return "-"
     hours, minutes = divmod(int(left.total_seconds()) // 60, 60)
     return f"{hours // 24} d {hours % 24} h" if hours >= 48 else f"{hours} h {minutes:02} min"
-
-
-def _print_table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(printable, row))
-    # A pipe has no width, and the default of 80 columns would cut what a script looks for.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:

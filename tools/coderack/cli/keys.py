@@ -19,7 +19,7 @@ from coderack.fleet import api_keys, files, inventory
 from coderack.fleet.contract import output_value, parse_json
 from coderack.spec.checked import SpecError
 
-app = typer.Typer(help="Make, rotate and fetch the gateway's API keys.", no_args_is_help=True)
+app = typer.Typer(help="Make, rotate and fetch the gateway's API keys.", no_args_is_help=True, add_completion=False)
 
 _OUTPUT = "api_keys_secret"
 SecretOption = Annotated[
