@@ -159,7 +159,7 @@ lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, checko
 	mypy tools/coderack tests/unit tests/terraform tests/e2e tests/lab/coderack_lab ansible/plugins
 	yamllint --strict .
 	ansible-lint --strict
-	shellcheck -x $$(git ls-files -co --exclude-standard | xargs -r grep -lE '^#!.*\b(ba)?sh\b' --)
+	shellcheck -x $$(git ls-files -co --exclude-standard | xargs -r awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh( |$$)/ {print FILENAME} {nextfile}')
 	@$(MAKE) --no-print-directory scan
 ifeq ($(TERRAFORM),none)
 	@echo 'lint: terraform fmt and validate NOT RUN (TERRAFORM=none)'
