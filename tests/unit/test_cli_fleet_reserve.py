@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coderack.clients.aws import AwsError
 from coderack.clients.aws import client as make_client
 from coderack.fleet import files, reserving
 
@@ -125,7 +126,7 @@ def test_a_refusal_takes_the_intent_away_and_a_doubt_keeps_it(
     with refusing(code, "no", 500 if stays else 400) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         once = make_client("ec2", REGION, attempts=1)
-        with pytest.raises(reserving.AwsError, match=f"AWS answers {code}"):
+        with pytest.raises(AwsError, match=f"AWS answers {code}"):
             reserving.buy(once, chosen, "aws", tmp_path, datetime.datetime.now(datetime.UTC))
     assert reserving.intent_file(tmp_path).exists() is stays
 
@@ -134,7 +135,7 @@ def test_no_answer_keeps_the_intent(tmp_path: Path, aws: str, monkeypatch: pytes
     chosen = offer()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     once = make_client("ec2", REGION, attempts=1)
-    with pytest.raises(reserving.AwsError, match="Could not connect"):
+    with pytest.raises(AwsError, match="Could not connect"):
         reserving.buy(once, chosen, "aws", tmp_path, datetime.datetime.now(datetime.UTC))
     intent = reserving.read_intent(tmp_path)
     assert intent is not None

@@ -39,8 +39,9 @@ def guard(text: str, *options: str) -> tuple[int, str, str]:
         (change(BUCKET, "aws_s3_bucket", "delete"), f"{BUCKET}: the plan would destroy the weights bucket"),
         (change(BUCKET, "aws_s3_bucket", "delete", "create"), f"{BUCKET}: the plan would replace the weights bucket"),
         (
-            change("module.weights.aws_kms_key.this", "aws_kms_key", "delete"),
-            "module.weights.aws_kms_key.this: the plan would destroy the key without which the weights cannot be read",
+            change("aws_kms_key.stack", "aws_kms_key", "delete"),
+            "aws_kms_key.stack: the plan would destroy a key without which what it encrypted, such as the weights, "
+            "cannot be read",
         ),
     ],
 )

@@ -18,7 +18,7 @@ def guard(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Refuse a plan that would destroy, replace or forget a GPU node or the weights bucket.
+    """Refuse a plan that would destroy, replace or forget a GPU node, the weights bucket or a KMS key.
 
     An instance counts as a GPU node unless its tag coderack:role says otherwise. What is meant to go is named in full,
     as the plan names it.

@@ -94,6 +94,7 @@ def _protected(address: str, kind: str, before: Mapping[str, Any]) -> str | None
         return "a GPU node" if role == "gpu" else None
     if kind == "aws_s3_bucket" and _WEIGHTS.search(address):
         return "the weights bucket"
-    if kind == "aws_kms_key" and _WEIGHTS.search(address):
-        return "the key without which the weights cannot be read"
+    if kind == "aws_kms_key":
+        # Which data a key encrypts, the plan does not tell; the stack has one for bucket, volumes and secret.
+        return "a key without which what it encrypted, such as the weights, cannot be read"
     return None
