@@ -1,4 +1,4 @@
-# Coderack. Bare `make` prints the targets. ENV picks the environment: a folder of inventories/ (lab, aws, …).
+# Coderack. Bare `make` prints the targets. ENV picks the environment: a folder of inventories/ (lab, aws, baremetal, …).
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -18,6 +18,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 
 BUILD := .build
 VENV := $(BUILD)/venv
+CHECKOV := $(BUILD)/checkov
 BIN := $(CURDIR)/$(VENV)/bin
 LAB := env PYTHONPATH=$(CURDIR)/tests/lab $(BIN)/python -m coderack_lab
 PREFLIGHT := $(PYTHON) tests/lab/coderack_lab/preflight.py
@@ -40,16 +41,25 @@ else ifeq ($(wildcard $(TF_CLI_CONFIG_FILE)),)
 unexport TF_CLI_CONFIG_FILE
 endif
 
-# What an environment sets for the tools (endpoints, region); never secrets.
+# What an environment says of itself: its stack, whether it is protected, and what the tools need (endpoints, region); never
+# secrets.
 -include inventories/$(ENV)/env.mk
+# Whoever forgets to say it did not mean to have machines destroyed.
+PROTECTED ?= yes
 
-STACK ?= aws
 STACK_DIR := terraform/stacks/$(STACK)
-# The lab's machines go with the lab. Everybody else's state is worth more than a build folder: it lies with the
-# environment's variables, is not committed, and should be backed up.
-STATE := $(CURDIR)/$(if $(filter lab,$(ENV)),$(BUILD)/lab/terraform,inventories/$(ENV))/terraform.tfstate
-TFVARS := $(CURDIR)/inventories/$(ENV)/terraform.tfvars
+ENV_DIR := $(CURDIR)/inventories/$(ENV)
+TFVARS := $(ENV_DIR)/terraform.tfvars
+# The capacity that `coderack fleet reserve` bought, once it has.
+VAR_FILES := -var-file=$(TFVARS) $(addprefix -var-file=,$(wildcard $(ENV_DIR)/reservation.auto.tfvars.json))
+BACKEND := $(ENV_DIR)/backend.hcl
+PLAN := $(CURDIR)/$(BUILD)/$(ENV)/terraform/plan
 TF := $(TERRAFORM) -chdir=$(STACK_DIR)
+# The root that makes the bucket of the state. It is no part of a stack, so neither are its working files.
+BOOTSTRAP := TF_DATA_DIR=$(CURDIR)/$(BUILD)/$(ENV)/bootstrap/data $(TERRAFORM) -chdir=terraform/bootstrap
+BOOTSTRAP_PLAN := $(CURDIR)/$(BUILD)/$(ENV)/bootstrap/plan
+CONFIRM := terraform/confirm
+export ALLOW YES
 PLAYBOOK := ansible-playbook -i inventories/$(ENV)
 
 .PHONY: help
@@ -67,17 +77,34 @@ test: ## Everything that is tested: lint, unit, Terraform, roles, lab end to end
 test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, no lab (under 2 minutes)
 	@$(MAKE) --no-print-directory lint unit
 
-##@ An environment (ENV=lab, ENV=aws, …)
-.PHONY: provision destroy fleet configure check smoke stop
-provision: env-known terraform-there $(VENV)/ready $(TERRAFORM_RC) ## Make the machines with Terraform and write the inventory
-	@mkdir -p $(dir $(STATE))
-	@test -f $(TFVARS) || { echo "provision: $(TFVARS) is not there; wanted: the stack's variables. Copy $(TFVARS).example and fill it in." >&2; exit 2; }
-	$(TF) init -input=false -lockfile=readonly -reconfigure -backend-config=path=$(STATE)
-	$(TF) apply -input=false $(if $(filter lab,$(ENV)),-auto-approve,) -var-file=$(TFVARS)
-	@$(MAKE) --no-print-directory fleet ENV=$(ENV)
+##@ An environment (ENV=lab, ENV=aws, ENV=baremetal, …)
+.PHONY: bootstrap plan provision fleet drift host-keys rotate-key configure check smoke stop destroy
+bootstrap: env-known stack-known terraform-there $(TERRAFORM_RC) ## Once per environment on AWS: the bucket for Terraform's state (REGION=…)
+	@[ "$(STACK)" = aws ] || { echo "bootstrap: STACK of $(ENV) is $(STACK), whose state is a file; wanted: an environment on AWS. Nothing to do." >&2; exit 2; }
+	@mkdir -p $(dir $(BOOTSTRAP_PLAN))
+	$(BOOTSTRAP) init -input=false -lockfile=readonly -reconfigure -backend-config=path=$(ENV_DIR)/bootstrap.tfstate
+	$(BOOTSTRAP) plan -input=false -var env=$(ENV) -var 'region=$(REGION)' $(if $(BUCKET),-var 'bucket=$(BUCKET)',) -out=$(BOOTSTRAP_PLAN)
+	@$(BOOTSTRAP) show -json $(BOOTSTRAP_PLAN) | $(CONFIRM) $(ENV) -
+	$(BOOTSTRAP) apply -input=false $(BOOTSTRAP_PLAN)
+	@$(BOOTSTRAP) output -raw backend >$(BACKEND).partial
+	@[ ! -e $(BACKEND) ] || cmp -s $(BACKEND).partial $(BACKEND) || { echo "bootstrap: $(BACKEND) names another place than $(BACKEND).partial; wanted: one place for the state. Compare them, and keep the one in which the state is." >&2; exit 1; }
+	@mv $(BACKEND).partial $(BACKEND)
+	@echo '$(BACKEND) says where the state lies. Commit it. Next: make provision ENV=$(ENV)'
 
-fleet: env-known terraform-there $(VENV)/ready ## Write inventories/ENV/hosts.yml from Terraform's fleet output
-	$(TF) output -json fleet | coderack fleet write --env $(ENV) -
+plan: planned ## What `provision` would change; fails if a GPU node or the weights would go (ALLOW='<address> …' permits it)
+
+provision: planned confirmed applied written ## Make the machines with Terraform, after showing the plan and asking, and write the inventory
+
+fleet: initialised written ## Write inventories/ENV/hosts.yml from Terraform's fleet output
+
+drift: inventory-there initialised ## Whether the inventory still is what Terraform's state says, and on AWS what EC2 says
+	coderack fleet check --env $(ENV) --from $(STACK_DIR) $(if $(filter aws,$(STACK)),--live,)
+
+host-keys: env-known inventory-there $(VENV)/ready ## Pin the nodes' SSH host keys; Ansible talks to no others (ARGS='--accept-changed gpu-a')
+	coderack fleet host-keys --env $(ENV) $(ARGS)
+
+rotate-key: env-known initialised ## On AWS: a new API key for NAME=…, in Secrets Manager and in inventories/ENV/secrets
+	coderack keys rotate --env $(ENV) --from $(STACK_DIR) -- "$(NAME)"
 
 configure: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Make the nodes what they should be: ansible-playbook site.yml
 	$(PLAYBOOK) ansible/site.yml $(ARGS)
@@ -91,9 +118,12 @@ smoke: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Ask the endpoin
 stop: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Stop serving on all GPU nodes (`make configure` starts it again)
 	$(PLAYBOOK) ansible/playbooks/stop.yml $(ARGS)
 
-destroy: env-known terraform-there $(TERRAFORM_RC) ## Terraform destroys the machines (asks first)
-	$(TF) init -input=false -lockfile=readonly -reconfigure -backend-config=path=$(STATE)
-	$(TF) destroy -input=false $(if $(filter lab,$(ENV)),-auto-approve,) -var-file=$(TFVARS)
+destroy: env-known unprotected variables-there no-other-state initialised ## Terraform destroys the machines, after showing the plan and asking; never of a protected environment
+	@umask 077 && mkdir -p $(dir $(PLAN))
+	$(TF) plan -destroy -input=false $(VAR_FILES) -out=$(PLAN)
+	@$(TF) show -json $(PLAN) | $(CONFIRM) $(ENV) -
+	$(TF) apply -input=false $(PLAN)
+	@rm -f $(PLAN)
 
 ##@ The lab
 .PHONY: lab-up lab-down lab-status lab-ssh lab-fault lab-cache lab-clean lab-snapshot
@@ -122,14 +152,15 @@ lab-snapshot: $(VENV)/ready ## List what a lab could leave on this host (compare
 	@$(LAB) snapshot $(ARGS)
 
 ##@ Development
-.PHONY: lint format unit terraform-test roles-test e2e venv lock
-lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, terraform fmt and validate, shellcheck
+.PHONY: lint scan format unit terraform-test roles-test e2e venv lock
+lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, checkov, terraform fmt and validate, shellcheck
 	ruff check .
 	ruff format --check .
 	mypy tools/coderack tests/unit tests/terraform tests/e2e tests/lab/coderack_lab ansible/plugins
 	yamllint --strict .
 	ansible-lint --strict
-	shellcheck -x $$(git ls-files -co --exclude-standard | xargs -r grep -lE '^#!.*\b(ba)?sh\b' --)
+	shellcheck -x $$(git ls-files -co --exclude-standard | xargs -r awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh( |$$)/ {print FILENAME} {nextfile}')
+	@$(MAKE) --no-print-directory scan
 ifeq ($(TERRAFORM),none)
 	@echo 'lint: terraform fmt and validate NOT RUN (TERRAFORM=none)'
 else
@@ -139,8 +170,12 @@ endif
 .PHONY: terraform-lint
 terraform-lint: terraform-there $(TERRAFORM_RC)
 	$(TERRAFORM) fmt -check -recursive -diff terraform inventories
-	TF_DATA_DIR=$(CURDIR)/$(BUILD)/lint/terraform $(TF) init -backend=false -input=false -lockfile=readonly >/dev/null
-	TF_DATA_DIR=$(CURDIR)/$(BUILD)/lint/terraform $(TF) validate
+	@for root in terraform/bootstrap terraform/stacks/*; do \
+		export TF_DATA_DIR=$(CURDIR)/$(BUILD)/lint/$$root; echo "terraform validate: $$root"; \
+		$(TERRAFORM) -chdir=$$root init -backend=false -input=false -lockfile=readonly >/dev/null && $(TERRAFORM) -chdir=$$root validate || exit; done
+
+scan: $(CHECKOV)/ready ## checkov on the Terraform code: what is risky, and every exception with its reason
+	@$(CHECKOV)/bin/checkov --config-file .checkov.yml
 
 format: $(VENV)/ready ## Rewrite Python and Terraform in their standard form
 	ruff format .
@@ -150,7 +185,7 @@ format: $(VENV)/ready ## Rewrite Python and Terraform in their standard form
 unit: $(VENV)/ready $(COLLECTIONS) ## Unit tests of the package, the lab and the Ansible module
 	pytest tests/unit tests/roles $(ARGS)
 
-terraform-test: terraform-there $(VENV)/ready $(TERRAFORM_RC) ## The stack on the AWS emulator: apply, plan, refuse, destroy
+terraform-test: terraform-there $(VENV)/ready $(TERRAFORM_RC) ## The stacks: on the AWS emulator apply, plan, refuse, destroy; refusals; what make does with them
 	pytest tests/terraform $(ARGS)
 
 roles-test: $(VENV)/ready $(COLLECTIONS) ## molecule for every role, each on a fresh lab node (the lab must be up)
@@ -161,13 +196,14 @@ e2e: $(VENV)/ready $(COLLECTIONS) ## The lab end to end: takes the lab down and 
 
 venv: $(VENV)/ready ## The project's Python environment, from the lock file
 
-lock: $(VENV)/ready ## Resolve tools/requirements.lock anew from pyproject.toml
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+lock: $(VENV)/ready ## Resolve tools/requirements.lock and tools/checkov.lock anew
 	pip install -q uv
-	uv pip compile --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
-		$(if $(UPGRADE),--upgrade,) pyproject.toml -o tools/requirements.lock
+	$(LOCK) $(if $(UPGRADE),--upgrade,) --all-extras pyproject.toml -o tools/requirements.lock
+	$(LOCK) $(if $(UPGRADE),--upgrade,) tools/checkov.in -o tools/checkov.lock
 
 # What the targets above stand on.
-.PHONY: preflight host-packages host-packages-fast env-known terraform-there inventory-there
+.PHONY: preflight host-packages host-packages-fast env-known stack-known terraform-there variables-there backend-there no-other-state inventory-there unprotected
 preflight:
 	@$(PREFLIGHT) --for demo
 
@@ -185,6 +221,47 @@ env-known:
 terraform-there:
 	@TERRAFORM=$(TERRAFORM) $(PYTHON) tests/lab/coderack_lab/preflight.py --for terraform
 
+stack-known: env-known
+	@[[ "$(STACK)" =~ ^[a-z]+$$ && -d "$(STACK_DIR)" ]] || { echo "STACK of $(ENV) is \"$(STACK)\"; wanted one of: $$(ls terraform/stacks | xargs). Say it in inventories/$(ENV)/env.mk." >&2; exit 2; }
+
+variables-there: env-known
+	@test -f $(TFVARS) || { echo "$(TFVARS) is not there; wanted: the stack's variables. Copy $(TFVARS).example and fill it in." >&2; exit 2; }
+
+backend-there: stack-known
+	@test -f $(BACKEND) || { echo "$(BACKEND) is not there; wanted: where Terraform's state lies. $(if $(filter aws,$(STACK)),Run \`make bootstrap ENV=$(ENV) REGION=<region>\` once,Write it after the pattern of inventories/baremetal/backend.hcl)." >&2; exit 2; }
+
+# The state of stacks/aws used to be a file here. Beside it an empty one in S3 would have the machines made a second time.
+no-other-state: stack-known
+	@[ "$(STACK)" != aws ] || [ ! -s inventories/$(ENV)/terraform.tfstate ] || { echo "inventories/$(ENV)/terraform.tfstate holds a state, and stacks/aws keeps its own in S3 now; wanted: one. Take it there: make initialised ENV=$(ENV) && TF_DATA_DIR=$(TF_DATA_DIR) $(TF) state push $(ENV_DIR)/terraform.tfstate, then move the file away." >&2; exit 2; }
+
+# Only the file counts, not the command line: whoever wants this has to change what everybody sees.
+unprotected: env-known
+	@[ "$(PROTECTED) $(origin PROTECTED)" = "no file" ] || { echo "destroy: $(ENV) is protected (PROTECTED is \"$(PROTECTED)\" by $(origin PROTECTED)); wanted: PROTECTED := no in inventories/$(ENV)/env.mk. If its machines really are to go, write that there, commit it, and run this again. Nothing was changed." >&2; exit 2; }
+
+# The steps of plan, provision, fleet and destroy. Each runs once, in the order in which it is named.
+.PHONY: initialised planned confirmed applied written
+initialised: terraform-there backend-there $(VENV)/ready $(TERRAFORM_RC)
+	$(TF) init -input=false -lockfile=readonly -reconfigure -backend-config=$(BACKEND)
+
+# A plan can hold what is nobody's business (user data), so its file is the operator's alone.
+planned: env-known variables-there no-other-state initialised
+	@umask 077 && mkdir -p $(dir $(PLAN)) && rm -f $(PLAN) $(PLAN).json
+	$(TF) plan -input=false $(VAR_FILES) -out=$(PLAN)
+	@umask 077 && $(TF) show -json $(PLAN) >$(PLAN).json
+	@read -ra allowed <<<"$$ALLOW"; coderack fleet guard "$${allowed[@]/#/--allow=}" $(PLAN).json || { code=$$?; \
+		echo "plan: refused, nothing was changed. If what is named above really is to go: make provision ENV=$(ENV) ALLOW='<address> …'" >&2; exit $$code; }
+
+confirmed:
+	@$(CONFIRM) $(ENV) $(PLAN).json
+
+# A plan without changes is not applied: that would only raise the state's serial, and with it change the inventory's header.
+applied:
+	@grep -q '"applyable":false' $(PLAN).json || { set -x; $(TF) apply -input=false $(PLAN); }
+	@rm -f $(PLAN) $(PLAN).json
+
+written: # --from lets the header name the serial and lineage of the state
+	coderack fleet write --env $(ENV) --from $(STACK_DIR)
+
 inventory-there:
 	@test -f inventories/$(ENV)/hosts.yml || { echo "inventories/$(ENV)/hosts.yml is not there; wanted: the inventory that \`make provision ENV=$(ENV)\` writes. Run that first." >&2; exit 2; }
 
@@ -194,6 +271,13 @@ $(VENV)/ready: tools/requirements.lock pyproject.toml | host-packages-fast
 	@$(VENV)/bin/pip install --disable-pip-version-check --no-input -q --require-hashes -r tools/requirements.lock 2>$(BUILD)/pip.log \
 		&& $(VENV)/bin/pip install --disable-pip-version-check --no-input -q --no-deps --no-build-isolation -e . 2>>$(BUILD)/pip.log \
 		|| { tail -n 15 $(BUILD)/pip.log >&2; echo 'project environment: pip failed; whole log: $(BUILD)/pip.log' >&2; exit 1; }
+	@touch $@
+
+$(CHECKOV)/ready: tools/checkov.lock | host-packages-fast
+	@echo 'checkov: installing from tools/checkov.lock (about a minute) ...'
+	@$(PYTHON) -m venv --clear $(CHECKOV)
+	@$(CHECKOV)/bin/pip install --disable-pip-version-check --no-input -q --require-hashes -r tools/checkov.lock 2>$(BUILD)/pip.log \
+		|| { tail -n 15 $(BUILD)/pip.log >&2; echo 'checkov: pip failed; whole log: $(BUILD)/pip.log' >&2; exit 1; }
 	@touch $@
 
 # Galaxy is not needed: the same collections, at one known version, are in the `ansible` wheel; only these four are unpacked.

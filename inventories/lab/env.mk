@@ -1,3 +1,8 @@
+STACK := aws
+# The lab is made and torn down many times a day, and by programs.
+PROTECTED := no
+YES := 1
+
 # The lab's cloud answers on loopback and takes any credentials; real environments leave all of this to the operator's
 # own AWS configuration.
 LAB_AWS_PORT ?= 5601

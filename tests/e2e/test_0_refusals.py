@@ -101,7 +101,7 @@ def test_a_half_built_cache_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_environment_is_refused(target: str) -> None:
     done = make(target, "ENV=staging")
     assert done.code == 2
-    assert "ENV=staging is unknown; wanted one of: aws lab" in done.text
+    assert "ENV=staging is unknown; wanted one of: aws baremetal lab" in done.text
 
 
 def test_configuring_without_an_inventory_is_refused() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from coderack_lab.aws.server import Emulator, start
 
-from .runner import STACK, Terraform, find_binary
+from .runner import REPOSITORY, STACK, Terraform, find_binary
+
+BACKEND = REPOSITORY / "inventories" / "lab" / "backend.hcl"  # a bucket with which the emulator begins
 
 
 @pytest.fixture(scope="session")
@@ -35,5 +37,5 @@ def stack(terraform_binary: str, emulator: Emulator, tmp_path_factory: pytest.Te
     """The stack, initialised with an empty state."""
     work: Path = tmp_path_factory.mktemp("terraform")
     terraform = Terraform(terraform_binary, STACK, work, emulator.endpoint)
-    terraform.must("init", "-input=false", "-lockfile=readonly", f"-backend-config=path={work / 'terraform.tfstate'}")
+    terraform.must("init", "-input=false", "-lockfile=readonly", f"-backend-config={BACKEND}")
     return terraform

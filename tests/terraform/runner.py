@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
 STACK = REPOSITORY / "terraform" / "stacks" / "aws"
 LAB_VARIABLES = REPOSITORY / "inventories" / "lab" / "terraform.tfvars"
 REGION = "us-west-2"

@@ -1,27 +1,18 @@
 """Where the emulator goes beyond moto, as any API client sees it."""
 
 import datetime
+import json
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 
 from coderack_lab.aws.server import Emulator
 
+from .account import ACCOUNT, client
 from .runner import REGION
 
 IMAGE = "ami-0c0de12b00c0ffee1"
-
-
-def client(emulator: Emulator, service: str) -> Any:
-    return boto3.client(
-        service,
-        endpoint_url=emulator.endpoint,
-        region_name=REGION,
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-    )
 
 
 @pytest.fixture
@@ -121,6 +112,73 @@ def test_account_defaults_are_kept(ec2: Any) -> None:
 def test_monitoring_can_be_switched(ec2: Any, subnet: str) -> None:
     node = launch(ec2, subnet)["InstanceId"]
     assert ec2.monitor_instances(InstanceIds=[node])["InstanceMonitorings"][0]["Monitoring"]["State"] == "enabled"
+
+
+def test_budget_keeps_its_subscribers_and_tags(emulator: Emulator) -> None:
+    budgets = client(emulator, "budgets")
+    notification = {"NotificationType": "ACTUAL", "ComparisonOperator": "GREATER_THAN", "Threshold": 80.0}
+    subscribers = [{"SubscriptionType": "EMAIL", "Address": "oncall@example.net"}]
+    budgets.create_budget(
+        AccountId=ACCOUNT,
+        Budget={
+            "BudgetName": "test",
+            "BudgetType": "COST",
+            "TimeUnit": "MONTHLY",
+            "BudgetLimit": {"Amount": "1", "Unit": "USD"},
+        },
+        NotificationsWithSubscribers=[{"Notification": notification, "Subscribers": subscribers}],
+        ResourceTags=[{"Key": "owner", "Value": "somebody"}, {"Key": "env", "Value": "test"}],
+    )
+    arn = f"arn:aws:budgets::{ACCOUNT}:budget/test"
+    budgets.tag_resource(ResourceARN=arn, ResourceTags=[{"Key": "owner", "Value": "others"}])
+    budgets.untag_resource(ResourceARN=arn, ResourceTagKeys=["env"])
+    found = budgets.describe_subscribers_for_notification(
+        AccountId=ACCOUNT, BudgetName="test", Notification=notification
+    )
+    assert found["Subscribers"] == subscribers
+    assert budgets.list_tags_for_resource(ResourceARN=arn)["ResourceTags"] == [{"Key": "owner", "Value": "others"}]
+    budgets.delete_budget(AccountId=ACCOUNT, BudgetName="test")
+
+
+def test_bucket_that_refuses_plain_http_takes_uploads(emulator: Emulator) -> None:
+    s3 = client(emulator, "s3")
+    s3.create_bucket(Bucket="tls-only", CreateBucketConfiguration={"LocationConstraint": REGION})
+    statement = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": ["arn:aws:s3:::tls-only", "arn:aws:s3:::tls-only/*"],
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }
+    s3.put_bucket_policy(Bucket="tls-only", Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+    s3.put_object(Bucket="tls-only", Key="probe", Body=b"1")
+    s3.delete_object(Bucket="tls-only", Key="probe")
+    s3.delete_bucket(Bucket="tls-only")
+
+
+def test_denial_without_condition_stays_a_denial(emulator: Emulator) -> None:
+    s3 = client(emulator, "s3")
+    s3.create_bucket(Bucket="closed", CreateBucketConfiguration={"LocationConstraint": REGION})
+    statement = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::closed/*"}
+    s3.put_bucket_policy(Bucket="closed", Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+    with pytest.raises(ClientError, match="Forbidden"):
+        s3.put_object(Bucket="closed", Key="probe", Body=b"1")
+    s3.delete_bucket(Bucket="closed")
+
+
+@pytest.mark.parametrize(("given", "private"), [({}, False), ({"VPCRegion": REGION}, True)], ids=["public", "private"])
+def test_zone_with_a_vpc_is_private(emulator: Emulator, ec2: Any, given: dict[str, str], private: bool) -> None:
+    zones, vpc = client(emulator, "route53"), ec2.create_vpc(CidrBlock="10.98.0.0/16")["Vpc"]["VpcId"]
+    where = {"VPC": given | {"VPCId": vpc}} if given else {}
+    made = zones.create_hosted_zone(Name=f"{vpc}.internal", CallerReference=vpc, **where)["HostedZone"]
+    assert zones.get_hosted_zone(Id=made["Id"])["HostedZone"]["Config"]["PrivateZone"] is private
+    zones.delete_hosted_zone(Id=made["Id"])
+    ec2.delete_vpc(VpcId=vpc)
+
+
+def test_policy_of_aws_that_nodes_need_is_there(emulator: Emulator) -> None:
+    policies = client(emulator, "iam").list_policies(Scope="AWS")["Policies"]
+    assert [policy["PolicyName"] for policy in policies] == ["AmazonSSMManagedInstanceCore"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,23 @@
-"""The `coderack` command as a process of its own."""
+"""The `coderack` command: within the test's process, and as a process of its own."""
 
+import gc
 import subprocess
 import sys
 
+from typer.testing import CliRunner
+
+from coderack.cli.main import app
+
 from .data import REPOSITORY
+
+
+def run(*words: str, stdin: str | None = None) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `coderack WORDS`, run here."""
+    result = CliRunner().invoke(app, words, input=stdin)
+    gc.enable()  # a command that lives for a second does without
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
 
 
 def coderack(*words: str, stdin: str = "", shell_redirection: str = "") -> subprocess.CompletedProcess[str]:

@@ -1,3 +1,4 @@
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,19 @@ from .data import Edit, node
 def test_accepts_a_fleet_as_terraform_prints_it(fleet_data: dict[str, Any]) -> None:
     fleet = validate(Fleet, fleet_data, "fleet")
     assert [entry.name for entry in fleet.gpu_nodes] == ["gpu-b", "gpu-a"]
-    assert fleet.gpu_nodes[0].reservation is not None
-    assert fleet.gpu_nodes[0].reservation.ends_at.isoformat() == "2027-01-31T11:30:00+00:00"
+    reservation = fleet.gpu_nodes[0].reservation
+    assert reservation is not None
+    assert reservation.ends_at == datetime.datetime(2027, 1, 31, 11, 30, tzinfo=datetime.UTC)
+
+
+def test_accepts_what_the_aws_stack_adds(fleet_data: dict[str, Any]) -> None:
+    fleet_data["region"] = "us-west-2"
+    node(fleet_data, "gpu-b").update(image_id="ami-0123", placement_group="coderack-gpu", reservation={"id": "cr-0123"})
+    fleet = validate(Fleet, fleet_data, "fleet")
+    reservation = fleet.gpu_nodes[0].reservation
+    assert (fleet.region, fleet.gpu_nodes[0].image_id) == ("us-west-2", "ami-0123")
+    assert reservation is not None
+    assert reservation.ends_at is None
 
 
 def test_is_immutable(fleet_data: dict[str, Any]) -> None:
@@ -59,6 +71,18 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
     "two fabrics in one group": (
         lambda fleet: node(fleet, "gpu-a").update(fabric={"kind": "infiniband"}),
         "GPU nodes differ in fabric.kind (gpu-a has infiniband, gpu-b has efa), wanted the same on all",
+    ),
+    "GPU nodes of two kinds": (
+        lambda fleet: node(fleet, "gpu-b")["gpus"].update(model="NVIDIA H200"),
+        "GPU nodes differ in gpus (gpu-a has 8 x NVIDIA H100, gpu-b has 8 x NVIDIA H200), wanted the same on all",
+    ),
+    "a GPU too few": (
+        lambda fleet: node(fleet, "gpu-b")["gpus"].update(count=7),
+        "GPU nodes differ in gpus (gpu-a has 8 x NVIDIA H100, gpu-b has 7 x NVIDIA H100), wanted the same on all",
+    ),
+    "two nodes that are one instance": (
+        lambda fleet: node(fleet, "gpu-b").update(instance_id="i-0bbb"),
+        "instance_id i-0bbb is used 2 times, wanted once",
     ),
     "public address between nodes": (
         lambda fleet: node(fleet, "gpu-a").update(private_address="52.1.2.3"),

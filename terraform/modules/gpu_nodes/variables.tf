@@ -13,6 +13,11 @@ variable "instance_type" {
   type        = string
 }
 
+variable "gpus_per_node" {
+  description = "How many GPUs a node has to have."
+  type        = number
+}
+
 variable "efa_layout" {
   description = <<-EOT
     efa_primary: the primary interface is EFA and IP at once. ena_plus_efa_only: a plain primary interface and EFA-only ones beside it.
@@ -21,8 +26,25 @@ variable "efa_layout" {
   type        = string
 }
 
+variable "capacity" {
+  description = <<-EOT
+    Where the machines come from. kind on_demand: what AWS has at the moment. odcr, capacity_block: the reservation of
+    that id; ends_at says until when (RFC 3339), for a block always.
+  EOT
+  type = object({
+    kind           = string
+    reservation_id = optional(string)
+    ends_at        = optional(string)
+  })
+}
+
+variable "placement_group" {
+  description = "Existing cluster placement group that an on-demand reservation was made in; null for none."
+  type        = string
+}
+
 variable "ami_id" {
-  description = "Image of new nodes."
+  description = "Image of new nodes, for the architecture of the type."
   type        = string
 }
 
@@ -31,13 +53,28 @@ variable "root_volume_gib" {
   type        = number
 }
 
+variable "user_data" {
+  description = "cloud-init data of new nodes; null for none."
+  type        = string
+}
+
 variable "key_name" {
   description = "EC2 key pair of the first login."
   type        = string
 }
 
+variable "instance_profile" {
+  description = "Instance profile of the nodes."
+  type        = string
+}
+
+variable "administration" {
+  description = "ssm: the nodes' address is their instance id, for SSH over Session Manager. ssh: it is their private address."
+  type        = string
+}
+
 variable "termination_protection" {
-  description = "Whether the API refuses to terminate the nodes."
+  description = "Whether the API refuses to terminate or stop the nodes."
   type        = bool
 }
 
@@ -62,6 +99,6 @@ variable "ops_security_group_id" {
 }
 
 variable "admin_cidrs" {
-  description = "Address ranges that may open SSH connections."
+  description = "Address ranges that may open SSH connections; Session Manager needs none."
   type        = set(string)
 }

@@ -1,4 +1,4 @@
-# One zone only: the GPU nodes share a cluster placement group, and traffic between zones costs money and microseconds.
+# One zone only: the GPU nodes stand close together, and traffic between zones costs money and microseconds.
 
 terraform {
   required_version = ">= 1.11"
@@ -33,57 +33,10 @@ resource "aws_subnet" "private" {
   tags = { Name = "${var.name}-private" }
 }
 
-resource "aws_subnet" "public" {
-  vpc_id            = aws_vpc.this.id
-  availability_zone = var.availability_zone
-  cidr_block        = var.public_subnet_cidr
-
-  tags = { Name = "${var.name}-public" }
-}
-
-resource "aws_internet_gateway" "this" {
-  vpc_id = aws_vpc.this.id
-
-  tags = { Name = var.name }
-}
-
-resource "aws_eip" "nat" {
-  domain = "vpc"
-
-  tags = { Name = "${var.name}-nat" }
-}
-
-resource "aws_nat_gateway" "this" {
-  subnet_id     = aws_subnet.public.id
-  allocation_id = aws_eip.nat.id
-
-  tags = { Name = var.name }
-
-  depends_on = [aws_internet_gateway.this]
-}
-
 resource "aws_route_table" "private" {
   vpc_id = aws_vpc.this.id
 
   tags = { Name = "${var.name}-private" }
-}
-
-resource "aws_route_table" "public" {
-  vpc_id = aws_vpc.this.id
-
-  tags = { Name = "${var.name}-public" }
-}
-
-resource "aws_route" "private_out" {
-  route_table_id         = aws_route_table.private.id
-  destination_cidr_block = "0.0.0.0/0"
-  nat_gateway_id         = aws_nat_gateway.this.id
-}
-
-resource "aws_route" "public_out" {
-  route_table_id         = aws_route_table.public.id
-  destination_cidr_block = "0.0.0.0/0"
-  gateway_id             = aws_internet_gateway.this.id
 }
 
 resource "aws_route_table_association" "private" {
@@ -91,12 +44,7 @@ resource "aws_route_table_association" "private" {
   route_table_id = aws_route_table.private.id
 }
 
-resource "aws_route_table_association" "public" {
-  subnet_id      = aws_subnet.public.id
-  route_table_id = aws_route_table.public.id
-}
-
-# Model weights come from S3: half a terabyte through the NAT gateway would be charged per gigabyte.
+# Model weights come from S3: half a terabyte through a NAT gateway would be charged per gigabyte.
 resource "aws_vpc_endpoint" "s3" {
   vpc_id            = aws_vpc.this.id
   service_name      = "com.amazonaws.${var.region}.s3"

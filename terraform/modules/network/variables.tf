@@ -24,6 +24,21 @@ variable "private_subnet_cidr" {
 }
 
 variable "public_subnet_cidr" {
-  description = "Address range of the subnet of the NAT gateway."
+  description = "Address range of the subnet of the NAT gateway; unused without one."
+  type        = string
+}
+
+variable "egress" {
+  description = "nat: a NAT gateway to the internet. endpoints: no way to the internet, interface endpoints for the AWS services that nodes call."
+  type        = string
+}
+
+variable "flow_log_days" {
+  description = "For how many days the VPC's flow log is kept; null for no flow log."
+  type        = number
+}
+
+variable "kms_key_arn" {
+  description = "Key that encrypts the flow log."
   type        = string
 }

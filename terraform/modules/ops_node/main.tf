@@ -31,6 +31,33 @@ data "aws_ec2_instance_type_offerings" "zone" {
   }
 }
 
+data "aws_ec2_instance_type" "ops" {
+  instance_type = one(data.aws_ec2_instance_type_offerings.zone.instance_types)
+
+  lifecycle {
+    postcondition {
+      condition     = self.auto_recovery_supported
+      error_message = "${var.instance_type} cannot be recovered by EC2 when its hardware fails. Set ops_instance_type to a type that can, such as m7i.2xlarge."
+    }
+  }
+}
+
+data "aws_ami" "ops" {
+  include_deprecated = true # the node keeps its image for longer than its publisher recommends it
+
+  filter {
+    name   = "image-id"
+    values = [var.ami_id]
+  }
+
+  lifecycle {
+    postcondition {
+      condition     = contains(data.aws_ec2_instance_type.ops.supported_architectures, self.architecture)
+      error_message = "${var.ami_id} (${self.name}) is built for ${self.architecture}; ${var.instance_type} runs ${join(", ", data.aws_ec2_instance_type.ops.supported_architectures)}. Set ops_ami_id to an image of that architecture."
+    }
+  }
+}
+
 resource "aws_security_group" "ops" {
   name        = "${var.name}-ops"
   description = "Ops node: the gateway for clients, SSH for administrators"
@@ -69,13 +96,16 @@ resource "aws_vpc_security_group_egress_rule" "out" {
 }
 
 resource "aws_instance" "ops" {
-  ami                         = var.ami_id
-  instance_type               = one(data.aws_ec2_instance_type_offerings.zone.instance_types)
+  ami                         = data.aws_ami.ops.id
+  instance_type               = data.aws_ec2_instance_type.ops.instance_type
   key_name                    = var.key_name
+  iam_instance_profile        = var.instance_profile
+  user_data_base64            = var.user_data == null ? null : base64encode(var.user_data)
   subnet_id                   = var.subnet_id
   vpc_security_group_ids      = [aws_security_group.ops.id]
   associate_public_ip_address = false
   ebs_optimized               = true
+  monitoring                  = true # status checks every minute, not every five
   disable_api_termination     = var.termination_protection
 
   metadata_options {
@@ -96,7 +126,8 @@ resource "aws_instance" "ops" {
   }
 
   lifecycle {
-    # A newer image is for the next node. Whoever wants it on this one replaces the node on purpose (-replace=…).
-    ignore_changes = [ami]
+    # A newer image is for the next node, and so is other user data, which would stop this one. Whoever wants them here
+    # replaces the node on purpose (-replace=…).
+    ignore_changes = [ami, user_data_base64]
   }
 }

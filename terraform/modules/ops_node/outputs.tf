@@ -3,10 +3,11 @@ output "node" {
   value = {
     name            = var.node_name
     role            = "ops"
-    address         = aws_instance.ops.private_ip
+    address         = var.administration == "ssm" ? aws_instance.ops.id : aws_instance.ops.private_ip
     private_address = aws_instance.ops.private_ip
     instance_id     = aws_instance.ops.id
     instance_type   = aws_instance.ops.instance_type
+    image_id        = aws_instance.ops.ami
     zone            = aws_instance.ops.availability_zone
     gpus            = { model = "none", count = 0 }
     fabric          = { kind = "none", devices = [] }

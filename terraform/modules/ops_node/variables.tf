@@ -9,12 +9,12 @@ variable "node_name" {
 }
 
 variable "instance_type" {
-  description = "Instance type; no GPU needed."
+  description = "Instance type that EC2 can recover; no GPU needed."
   type        = string
 }
 
 variable "ami_id" {
-  description = "Image of a new node."
+  description = "Image of a new node, for the architecture of the type."
   type        = string
 }
 
@@ -23,8 +23,23 @@ variable "root_volume_gib" {
   type        = number
 }
 
+variable "user_data" {
+  description = "cloud-init data of a new node; null for none."
+  type        = string
+}
+
 variable "key_name" {
   description = "EC2 key pair of the first login."
+  type        = string
+}
+
+variable "instance_profile" {
+  description = "Instance profile of the node."
+  type        = string
+}
+
+variable "administration" {
+  description = "ssm: the node's address is its instance id, for SSH over Session Manager. ssh: it is its private address."
   type        = string
 }
 
@@ -49,7 +64,7 @@ variable "availability_zone" {
 }
 
 variable "admin_cidrs" {
-  description = "Address ranges that may open SSH connections."
+  description = "Address ranges that may open SSH connections; Session Manager needs none."
   type        = set(string)
 }
 

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Annotated, Any, NoReturn
 
@@ -29,6 +29,24 @@ def fail(code: Exit, message: object) -> NoReturn:
 
 def print_json(schema: str, body: Mapping[str, Any]) -> None:
     typer.echo(json.dumps({"schema": schema, **body}, indent=2, ensure_ascii=False))
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, folded: Sequence[str] = ()
+) -> None:
+    """Rows under headings; on a narrow terminal only the columns in `folded` break, the others are to be copied."""
+    # Most calls print no table, and this import takes as long as all of their own work.
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading not in folded)
+    for row in rows:
+        table.add_row(*map(printable, row))
+    # A pipe has no width, and the default of 80 columns would cut what a script looks for.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def printable(text: str) -> str:

@@ -68,10 +68,14 @@ def _path(loc: tuple[int | str, ...], data: object) -> str:
         here = _descend(here, step)
         if isinstance(step, int):
             name = here.get("name") if isinstance(here, Mapping) else None
-            path += f"[{name if isinstance(name, str) else step}]"
+            path += f"[{_short(name) if isinstance(name, str) else step}]"
         else:
-            path += f".{step}" if path else step
+            path += f".{_short(step)}" if path else _short(step)
     return path
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:77]}..."
 
 
 def _descend(here: object, step: int | str) -> object:

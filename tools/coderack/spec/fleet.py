@@ -6,7 +6,7 @@ everything that configures or measures them. Secrets never belong in it; unknown
 
 import ipaddress
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, StrictInt, StringConstraints, field_validator, model_validator
@@ -51,10 +51,10 @@ class Fabric(Frozen):
 
 
 class Reservation(Frozen):
-    """Reserved capacity that takes the node away when it ends (an AWS capacity block)."""
+    """Reserved capacity: a capacity block takes its nodes away at `ends_at`, an on-demand reservation has no end."""
 
     id: Label
-    ends_at: AwareDatetime
+    ends_at: AwareDatetime | None = None
 
 
 class Node(Frozen):
@@ -66,6 +66,8 @@ class Node(Frozen):
     private_address: str
     instance_id: Label | None = None
     instance_type: Label | None = None
+    image_id: Label | None = None
+    placement_group: Label | None = None
     zone: Label | None = None
     gpus: Gpus
     fabric: Fabric
@@ -77,11 +79,13 @@ class Node(Frozen):
         if self.name in _ANSIBLE_NAMES:
             problems.append("the name has a meaning of its own in Ansible, wanted another such as gpu-a")
         if not _is_ip_or_hostname(self.address):
-            problems.append(f"address is {self.address!r}, wanted an IP address in its usual spelling or a host name")
+            problems.append(
+                f"address is {self.address!r:.120}, wanted an IP address in its usual spelling or a host name"
+            )
         if not _is_private_ipv4(self.private_address):
             wanted = ", ".join(str(network) for network in PRIVATE_NETWORKS)
             problems.append(
-                f"private_address is {self.private_address!r}, wanted the IPv4 address of a host in one of {wanted}"
+                f"private_address is {self.private_address!r:.80}, wanted the IPv4 address of a host in one of {wanted}"
             )
         if self.role == "gpu" and self.gpus.count == 0:
             problems.append("role is gpu and gpus.count is 0, wanted at least 1 (or role ops)")
@@ -99,6 +103,7 @@ class Fleet(Frozen):
 
     version: Literal[1]
     stack: Name
+    region: Name | None = None
     nodes: tuple[Node, ...]
 
     @field_validator("version", mode="before")
@@ -119,6 +124,7 @@ class Fleet(Frozen):
             *self._roles(),
             *self._doubles(),
             *self._mixed_fabric(),
+            *self._mixed_gpus(),
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -128,20 +134,23 @@ class Fleet(Frozen):
         problems = [] if self.gpu_nodes else ["no node has role gpu, wanted at least one"]
         ops = [node.name for node in self.nodes if node.role == "ops"]
         if len(ops) != 1:
-            problems.append(f"nodes of role ops: {', '.join(ops) or 'none'}; wanted exactly one")
+            problems.append(f"nodes of role ops: {_some(ops) or 'none'}; wanted exactly one")
         return problems
 
     def _doubles(self) -> list[str]:
         names = [node.name for node in self.nodes]
+        instances = Counter(node.instance_id for node in self.nodes if node.instance_id)
         holders: dict[str, list[str]] = defaultdict(list)
         for node in self.nodes:
             # One node may use the same address for both purposes; two nodes may share none.
             for address in sorted({node.address.lower(), node.private_address.lower()}):
                 holders[address].append(node.name)
         return [
-            *(f"node name {name} is used {names.count(name)} times, wanted once" for name in sorted(set(names))
-              if names.count(name) > 1),
-            *(f"address {address} belongs to nodes {', '.join(nodes)}, wanted one node per address"
+            *(f"node name {name} is used {times} times, wanted once" for name, times in sorted(Counter(names).items())
+              if times > 1),
+            *(f"instance_id {one} is used {times} times, wanted once" for one, times in sorted(instances.items())
+              if times > 1),
+            *(f"address {address} belongs to nodes {_some(nodes)}, wanted one node per address"
               for address, nodes in holders.items() if len(nodes) > 1),
         ]  # fmt: skip
 
@@ -149,8 +158,21 @@ class Fleet(Frozen):
         kinds = {node.name: node.fabric.kind for node in self.gpu_nodes}
         if len(set(kinds.values())) <= 1:
             return []
-        seen = ", ".join(f"{name} has {kind}" for name, kind in sorted(kinds.items()))
+        seen = _some([f"{name} has {kind}" for name, kind in sorted(kinds.items())])
         return [f"GPU nodes differ in fabric.kind ({seen}), wanted the same on all: one group cannot mix them"]
+
+    def _mixed_gpus(self) -> list[str]:
+        gpus = {node.name: f"{node.gpus.count} x {node.gpus.model}" for node in self.gpu_nodes}
+        if len(set(gpus.values())) <= 1:
+            return []
+        seen = _some([f"{name} has {kind}" for name, kind in sorted(gpus.items())])
+        return [f"GPU nodes differ in gpus ({seen}), wanted the same on all: a group's ranks are alike"]
+
+
+def _some(names: list[str]) -> str:
+    """The first of many: an error about 10,000 nodes shall still be readable."""
+    more = len(names) - 10
+    return ", ".join(names[:10]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_ip_or_hostname(text: str) -> bool:

@@ -6,11 +6,16 @@ mock_provider "aws" {
   }
   mock_data "aws_ec2_instance_type" {
     defaults = {
-      gpus                   = [{ count = 8, manufacturer = "NVIDIA", memory_size = 81920, name = "H100" }]
-      efa_supported          = true
-      efa_maximum_interfaces = 32
-      maximum_network_cards  = 32
+      gpus                     = [{ count = 8, manufacturer = "NVIDIA", memory_size = 81920, name = "H100" }]
+      efa_supported            = true
+      efa_maximum_interfaces   = 32
+      maximum_network_cards    = 32
+      supported_architectures  = ["x86_64"]
+      supported_usages_classes = ["capacity-block", "on-demand", "spot"]
     }
+  }
+  mock_data "aws_ami" {
+    defaults = { architecture = "x86_64" }
   }
 }
 
@@ -18,7 +23,13 @@ variables {
   name                   = "test"
   node_names             = ["gpu-a", "gpu-b"]
   instance_type          = "p5.48xlarge"
+  gpus_per_node          = 8
   efa_layout             = "efa_primary"
+  capacity               = { kind = "on_demand" }
+  placement_group        = null
+  user_data              = null
+  instance_profile       = "test"
+  administration         = "ssm"
   ami_id                 = "ami-00000000000000000"
   root_volume_gib        = 100
   key_name               = "test"
@@ -56,6 +67,67 @@ run "ena_plus_efa_only_has_32_efa_only_beside_the_primary" {
   }
 }
 
+run "p5e_has_as_many_cards_as_p5" {
+  command = plan
+
+  variables {
+    instance_type = "p5e.48xlarge"
+  }
+
+  override_data {
+    target = data.aws_ec2_instance_type_offerings.zone
+    values = { instance_types = ["p5e.48xlarge"] }
+  }
+  override_data {
+    target = data.aws_ec2_instance_type.gpu
+    values = {
+      gpus                     = [{ count = 8, manufacturer = "NVIDIA", memory_size = 144384, name = "H200" }]
+      efa_supported            = true
+      efa_maximum_interfaces   = 32
+      maximum_network_cards    = 32
+      supported_architectures  = ["x86_64"]
+      supported_usages_classes = ["capacity-block", "on-demand", "spot"]
+    }
+  }
+
+  assert {
+    condition     = length(aws_launch_template.gpu.network_interfaces) == 32
+    error_message = "p5e.48xlarge has 32 cards with one EFA each."
+  }
+}
+
+run "p5en_has_half_as_many_cards" {
+  command = plan
+
+  variables {
+    instance_type = "p5en.48xlarge"
+    efa_layout    = "ena_plus_efa_only"
+  }
+
+  override_data {
+    target = data.aws_ec2_instance_type_offerings.zone
+    values = { instance_types = ["p5en.48xlarge"] }
+  }
+  override_data {
+    target = data.aws_ec2_instance_type.gpu
+    values = {
+      gpus                     = [{ count = 8, manufacturer = "NVIDIA", memory_size = 144384, name = "H200" }]
+      efa_supported            = true
+      efa_maximum_interfaces   = 16
+      maximum_network_cards    = 16
+      supported_architectures  = ["x86_64"]
+      supported_usages_classes = ["capacity-block", "on-demand", "spot"]
+    }
+  }
+
+  assert {
+    condition = [
+      for i in aws_launch_template.gpu.network_interfaces : [i.network_card_index, i.device_index, i.interface_type]
+    ] == concat([[0, 0, "interface"], [0, 1, "efa-only"]], [for card in range(1, 16) : [card, 0, "efa-only"]])
+    error_message = "p5en.48xlarge has EFA on 16 cards, beside the plain primary interface."
+  }
+}
+
 run "a_type_with_more_cards_than_efa_devices_leaves_card_0_plain" {
   command = plan
 
@@ -66,10 +138,12 @@ run "a_type_with_more_cards_than_efa_devices_leaves_card_0_plain" {
   override_data {
     target = data.aws_ec2_instance_type.gpu
     values = {
-      gpus                   = [{ count = 8, manufacturer = "NVIDIA", memory_size = 275040, name = "B300" }]
-      efa_supported          = true
-      efa_maximum_interfaces = 16
-      maximum_network_cards  = 17
+      gpus                     = [{ count = 8, manufacturer = "NVIDIA", memory_size = 275040, name = "B300" }]
+      efa_supported            = true
+      efa_maximum_interfaces   = 16
+      maximum_network_cards    = 17
+      supported_architectures  = ["x86_64"]
+      supported_usages_classes = ["capacity-block", "on-demand", "spot"]
     }
   }
 
@@ -87,10 +161,12 @@ run "efa_primary_is_refused_where_card_0_has_no_efa" {
   override_data {
     target = data.aws_ec2_instance_type.gpu
     values = {
-      gpus                   = [{ count = 8, manufacturer = "NVIDIA", memory_size = 275040, name = "B300" }]
-      efa_supported          = true
-      efa_maximum_interfaces = 16
-      maximum_network_cards  = 17
+      gpus                     = [{ count = 8, manufacturer = "NVIDIA", memory_size = 275040, name = "B300" }]
+      efa_supported            = true
+      efa_maximum_interfaces   = 16
+      maximum_network_cards    = 17
+      supported_architectures  = ["x86_64"]
+      supported_usages_classes = ["capacity-block", "on-demand", "spot"]
     }
   }
 

@@ -17,11 +17,12 @@ from moto.ec2.models import amis
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from . import addresses, dispatch, interfaces, rules
+from . import addresses, budgets, dispatch, interfaces, policies, rules, zones
 from .account import AccountActions
 from .interfaces import InterfaceActions
 from .launch import LaunchActions
 from .placement import PlacementActions
+from .state_bucket import make_state_bucket
 
 DEFAULT_PORT = 5601
 AMI_FILE = Path(__file__).with_name("amis.json")
@@ -55,6 +56,9 @@ def install() -> None:
     addresses.install()
     interfaces.install()
     rules.install()
+    budgets.install()
+    policies.install()
+    zones.install()
     dispatch.install()
 
 
@@ -75,6 +79,7 @@ class Emulator:
 def start(host: str, port: int) -> Emulator:
     """Serves on host:port (port 0: any free one) in a thread of this process; OSError if the address is taken."""
     install()
+    make_state_bucket()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     # The socket is bound here since werkzeug would end the whole process when the port is taken.
     with socket.create_server((host, port)) as listener:
