@@ -40,7 +40,7 @@ class Terraform:
     def __call__(self, *arguments: str, timeout: int = 300) -> subprocess.CompletedProcess[str]:
         command = [self.binary, f"-chdir={self.directory}", *arguments]
         return subprocess.run(
-            command, env=self._environment(), capture_output=True, text=True, timeout=timeout, check=False
+            command, env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False
         )
 
     def must(self, *arguments: str, timeout: int = 300) -> str:
@@ -52,7 +52,8 @@ class Terraform:
     def output(self, name: str) -> Any:
         return json.loads(self.must("output", "-json", name))
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """For Terraform, and for other programs that are to see the same cloud."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "TF_"))}
         environment |= {
             "AWS_ACCESS_KEY_ID": "test",

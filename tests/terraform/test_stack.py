@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class Life:
     standing: dict[str, list[str]] = field(default_factory=dict)
     when_stopped: list[InstanceView] = field(default_factory=list)
     when_terminated: list[InstanceView] = field(default_factory=list)
+    checks: dict[str, subprocess.CompletedProcess[str]] = field(default_factory=dict)
     plan_of_repair: Plan | None = None
     before: dict[str, list[str]] = field(default_factory=dict)
     after: dict[str, list[str]] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Life:
 
 
 @pytest.fixture(scope="module")
-def life(stack: Terraform, emulator: Emulator) -> Life:
+def life(stack: Terraform, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Life:
     ec2 = client(emulator, "ec2")
     before = everything(emulator)
     block = buy_block(ec2)
@@ -100,6 +102,16 @@ def life(stack: Terraform, emulator: Emulator) -> Life:
         before=before,
         seen=look_around(emulator, bucket, secret),
     )
+    inventories = tmp_path_factory.mktemp("inventories")
+    (inventories / "whole").mkdir()
+
+    def fleet(verb: str, *more: str) -> subprocess.CompletedProcess[str]:
+        """`coderack fleet` on what stands."""
+        command = ("coderack", "fleet", verb, "--env=whole", f"--inventories={inventories}", *more)
+        return subprocess.run(command, env=stack.environment(), capture_output=True, text=True, timeout=60, check=False)
+
+    life.checks["write"] = fleet("write", f"--from={stack.directory}")
+    life.checks["up"] = fleet("check", f"--from={stack.directory}", "--live")
     life.standing = everything(emulator)
     life.refused_by_api = {
         "stop": error_of(ec2.stop_instances, instances["gpu-a"]),
@@ -113,9 +125,11 @@ def life(stack: Terraform, emulator: Emulator) -> Life:
         stack.must("apply", "-input=false", "-auto-approve", *variables)
     ec2.stop_instances(InstanceIds=[instances["gpu-a"]["InstanceId"]])
     life.when_stopped = running_instances(emulator.endpoint, REGION)
+    life.checks["stopped"] = fleet("check", "--live")
     ec2.start_instances(InstanceIds=[instances["gpu-a"]["InstanceId"]])
     ec2.terminate_instances(InstanceIds=[instances["gpu-b"]["InstanceId"]])
     life.when_terminated = running_instances(emulator.endpoint, REGION)
+    life.checks["terminated"] = fleet("check", "--live")
     life.plan_of_repair = plan()
     with timed("destroy"):  # on the day after its expiry: what has expired must be removable
         stack.must("destroy", "-input=false", "-auto-approve", *variables, "-var=expiry=2020-01-01")
@@ -259,6 +273,20 @@ def test_lost_node_is_made_anew_and_the_others_stay(life: Life) -> None:
     made = {address for address, action in actions.items() if action == "created"}
     assert made == {'module.gpu_nodes.aws_instance.gpu["gpu-b"]'}
     assert {action for address, action in actions.items() if address not in made} <= {"updated in-place"}
+
+
+def test_the_live_check_holds_while_all_is_as_written(life: Life) -> None:
+    for step in ("write", "up"):
+        done = life.checks[step]
+        assert done.returncode == 0, (step, done.stdout, done.stderr)
+    assert "3 nodes" in life.checks["up"].stdout
+
+
+def test_the_live_check_names_the_node_that_is_not_as_written(life: Life) -> None:
+    for step, node in (("stopped", "gpu-a"), ("terminated", "gpu-b")):
+        done = life.checks[step]
+        assert done.returncode == 1, (step, done.stdout, done.stderr)
+        assert {line.partition(":")[0] for line in done.stdout.splitlines() if " in EC2" in line} == {node}, done.stdout
 
 
 def test_fleet_output_is_the_contract(life: Life) -> None:
