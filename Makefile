@@ -127,7 +127,7 @@ destroy: env-known unprotected variables-there no-other-state initialised ## Ter
 
 ##@ The lab
 .PHONY: lab-up lab-down lab-status lab-ssh lab-fault lab-cache lab-clean lab-snapshot
-lab-up: preflight host-packages $(VENV)/ready ## Cache, network and cloud; then `make provision configure`
+lab-up: preflight host-packages $(VENV)/ready ## Cache, network and cloud; then `make provision host-keys configure`
 	@exec $(LAB) up
 
 lab-down: $(VENV)/ready ## Take everything down, also what a killed run left

@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 
-from harness import AWS, WITHOUT_TERRAFORM, Done, Lab, kill_demo_after, lab, make, nodes, without_terraform
+from harness import AWS, Done, Lab, kill_demo_after, lab, make, nodes, provision
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def ec2() -> Any:
 
 @pytest.fixture(scope="session")
 def the_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """Take down what is there; cloud, nodes, a dry run on the fresh nodes; a demo that is killed; then `make demo`."""
+    """Take down what is there; cloud, nodes and their keys, a dry run on them; a demo that is killed; `make demo`."""
     if os.environ.get("E2E_REUSE_LAB"):  # for work on single tests: E2E_REUSE_LAB=1 pytest tests/e2e/test_2_endpoint.py
         addresses = {name: node["address"] for name, node in nodes().items()}
         return Lab(Path(os.devnull), Done(0, ""), Done(0, ""), addresses)
@@ -36,9 +36,11 @@ def the_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     before.write_text(lab("snapshot").text)
     up = make("lab-up", timeout=1800)
     assert up.code == 0, up.text
-    provision = without_terraform() if WITHOUT_TERRAFORM else make("provision", "ENV=lab")
-    assert provision.code == 0, provision.text
+    made = provision()
+    assert made.code == 0, made.text
     assert lab("wait").code == 0
+    pinned = make("host-keys", "ENV=lab")
+    assert pinned.code == 0, pinned.text
     fresh = make("check", "ENV=lab")
     kill_demo_after(40)
     demo = make("demo", timeout=1800)

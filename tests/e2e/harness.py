@@ -20,6 +20,7 @@ AWS = "http://127.0.0.1:" + os.environ.get("LAB_AWS_PORT", "5601")
 GATEWAY = "https://localhost:" + os.environ.get("LAB_GATEWAY_PORT", "18443")
 PROMETHEUS = "http://127.0.0.1:" + os.environ.get("LAB_PROMETHEUS_PORT", "19090")
 SECRETS = ROOT / "inventories/lab/secrets"
+PINS = ROOT / "inventories/lab/known_hosts"
 # What an outer make hands down (its ARGS, for one) was not meant for the commands under test.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKEOVERRIDES", "ARGS")}
 WITHOUT_TERRAFORM = os.environ.get("TERRAFORM") == "none"
@@ -150,7 +151,9 @@ def kill_demo_after(seconds: float) -> None:
             )
 
 
-def without_terraform() -> Done:
-    """The same three machines through the EC2 API alone."""
+def provision() -> Done:
+    """The three machines; without Terraform the same ones through the EC2 API alone."""
+    if not WITHOUT_TERRAFORM:
+        return make("provision", "ENV=lab")
     script = f"{sys.executable} -m coderack_lab instances | coderack fleet write --env lab -"
     return run("bash", "-o", "pipefail", "-c", script, PYTHONPATH=str(ROOT / "tests/lab"))

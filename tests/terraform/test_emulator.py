@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from coderack_lab.aws.console import ConsoleActions
 from coderack_lab.aws.server import Emulator
 
 from .account import ACCOUNT, client
@@ -112,6 +113,17 @@ def test_account_defaults_are_kept(ec2: Any) -> None:
 def test_monitoring_can_be_switched(ec2: Any, subnet: str) -> None:
     node = launch(ec2, subnet)["InstanceId"]
     assert ec2.monitor_instances(InstanceIds=[node])["InstanceMonitorings"][0]["Monitoring"]["State"] == "enabled"
+
+
+def test_console_shows_what_its_machine_wrote(ec2: Any, subnet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (launch(ec2, subnet)["InstanceId"] for _ in range(2))
+    assert "Output" not in ec2.get_console_output(InstanceId=first)
+    written = {first: "boots …\n"}
+    monkeypatch.setattr(ConsoleActions, "read", staticmethod(lambda instance: written.get(instance, "")))
+    assert ec2.get_console_output(InstanceId=first, Latest=True)["Output"] == "boots …\n"
+    assert "Output" not in ec2.get_console_output(InstanceId=second)
+    with pytest.raises(ClientError, match="InvalidInstanceID"):
+        ec2.get_console_output(InstanceId="i-0123456789abcdef0")
 
 
 def test_budget_keeps_its_subscribers_and_tags(emulator: Emulator) -> None:

@@ -81,6 +81,14 @@ def test_an_address_is_reached_directly_and_only_with_a_pinned_key(environment: 
     assert options == ["-o", f"UserKnownHostsFile={environment}/known_hosts", "-o", "StrictHostKeyChecking=yes"]
 
 
+@pytest.mark.parametrize("environment", ["lab"], indirect=True)
+def test_the_labs_nodes_are_no_exception(environment: Path) -> None:
+    put_hosts(environment, "10.77.0.4")
+    options = shlex.split(value(environment, "ansible_ssh_common_args"))
+    checks = [option for option in options if option.startswith(("UserKnownHostsFile", "StrictHostKeyChecking"))]
+    assert checks == [f"UserKnownHostsFile={environment}/known_hosts", "StrictHostKeyChecking=yes"]
+
+
 @pytest.mark.parametrize("environment", ["baremetal"], indirect=True)
 @pytest.mark.parametrize(
     ("kind", "devices", "setting"), [("infiniband", HCAS, "=mlx5_0,mlx5_3"), ("none", [], "")], ids=["IB", "none"]

@@ -112,13 +112,13 @@ def test_merging_keeps_members_only_and_types_of_the_same_host() -> None:
 
 
 class Consoles:
-    """What the emulator's consoles show; moto itself has one text for all."""
+    """What the emulator's consoles show: one text for all."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
 
     def show(self, text: str) -> None:
-        self._monkeypatch.setattr("moto.ec2.responses.general.SAMPLE_CONSOLE_OUTPUT", text)
+        self._monkeypatch.setattr("coderack_lab.aws.console.ConsoleActions.read", staticmethod(lambda _id: text))
 
 
 @pytest.fixture

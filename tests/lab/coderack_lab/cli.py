@@ -42,7 +42,8 @@ def up() -> None:
     """Cache, network and cloud, no nodes yet: Terraform makes those. Example: make lab-up"""
     with lifecycle.locked("up"):
         demo.prepare(Progress(3, s.LOGS))
-        print(f"lab: {lifecycle.up()}; EC2 API at http://127.0.0.1:{s.AWS_PORT}. Next: make provision ENV=lab")
+        done, api = lifecycle.up(), f"http://127.0.0.1:{s.AWS_PORT}"
+        print(f"lab: {done}; EC2 API at {api}. Next: make provision host-keys configure")
 
 
 @app.command()

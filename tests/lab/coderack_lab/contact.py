@@ -30,7 +30,12 @@ def forget_host_key(address: str) -> None:
 
 
 def ssh_options() -> list[str]:
-    """How anything on the host reaches a node: the lab's key, through the lab's namespace."""
+    """How the lab's own commands reach a node: the lab's key, through the lab's namespace.
+
+    They are there before anybody can pin a key (they find out that a node has booted), and reach machines of tests that
+    have no console. So they learn a key at the first contact and forget it with the machine's disk, in a file of their
+    own; what configures the nodes goes by inventories/lab/known_hosts.
+    """
     return [
         "-F", "none", "-i", str(s.SSH_KEY), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
         "-o", "StrictHostKeyChecking=accept-new", "-o", f"UserKnownHostsFile={s.KNOWN_HOSTS}",

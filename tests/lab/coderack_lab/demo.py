@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from coderack.fleet import inventory
+from coderack.spec.checked import SpecError
+from coderack.spec.fleet import Fleet
 from coderack_lab import cgroups, contact, image, lifecycle, serving
 from coderack_lab import settings as s
 from coderack_lab.errors import LabError
@@ -47,8 +50,11 @@ def _all_steps(progress: Progress) -> None:
     lifecycle.set_phase("provisioning")
     with progress.step(f"provision: {_provisioner()} ({done})", "provision") as log:
         run(_provision(), log=log, cwd=s.ROOT, timeout=900)
-    with progress.step("nodes boot", "nodes"):
-        lifecycle.wait_for_nodes()
+    with progress.step("nodes boot, and their SSH host keys are pinned", "nodes") as log:
+        nodes = _fleet().nodes
+        lifecycle.wait_for_nodes({node.instance_id for node in nodes if node.instance_id})
+        accept = " ".join(f"--accept-changed {name}" for name in made_anew([node.name for node in nodes]))
+        run(_make("host-keys", accept), log=log, cwd=s.ROOT, timeout=60)
     lifecycle.set_phase("configuring")
     with progress.step("configure: ansible-playbook site.yml, engines load the model", "site") as log:
         run(_make("configure"), log=log, cwd=s.ROOT, timeout=1200)
@@ -84,18 +90,34 @@ def _provision() -> list[str]:
     return ["bash", "-o", "pipefail", "-c", f"{here} | {_coderack()} fleet write --env lab -"]
 
 
+def _fleet() -> Fleet:
+    """The machines that `provision` wrote into the inventory. Raises LabError when it cannot be read."""
+    try:
+        return inventory.read(s.INVENTORY / "hosts.yml")
+    except (SpecError, inventory.NoInventory) as error:
+        raise LabError(f"{error}\n`make fleet ENV=lab` writes it anew.") from error
+
+
+def made_anew(names: list[str]) -> list[str]:
+    """Which of these nodes have a disk younger than the pinned host keys: other machines, at addresses known before.
+
+    Their keys must differ, and are accepted. A changed key of any other node is refused, as everywhere.
+    """
+    if not s.PINS.exists():
+        return []
+    pinned = s.PINS.stat().st_mtime
+    # A node mounts its root where the host does not see it: on the host this folder stays as it was made.
+    roots = {name: s.STATE / "nodes" / name / "root" for name in names}
+    return [name for name, root in roots.items() if root.exists() and root.stat().st_mtime > pinned]
+
+
 def _coderack() -> Path:
     return Path(sys.executable).parent / "coderack"
 
 
-def _make(target: str) -> list[str]:
-    return [
-        "make",
-        "--no-print-directory",
-        target,
-        "ENV=lab",
-        "ARGS=",
-    ]  # an outer make's ARGS were for the outer target
+def _make(target: str, arguments: str = "") -> list[str]:
+    # ARGS is always given: an outer make's were for the outer target.
+    return ["make", "--no-print-directory", target, "ENV=lab", f"ARGS={arguments}"]
 
 
 def ask_command() -> list[str]:

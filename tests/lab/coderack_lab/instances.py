@@ -13,6 +13,7 @@ import boto3
 from coderack_lab import settings as s
 from coderack_lab.errors import LabError
 
+_KEY_PAIR = "coderack"
 _IMAGE_OWNER = "136693071363"  # Debian's account
 _NODES = {"gpu-a": ("gpu", "p5.48xlarge"), "gpu-b": ("gpu", "p5.48xlarge"), "ops": ("ops", "m7i.2xlarge")}
 
@@ -39,15 +40,16 @@ def make() -> dict[str, object]:
     if missing:
         subnet = _subnet(ec2)
         image = _image(ec2)
-        ec2.import_key_pair(KeyName="coderack", PublicKeyMaterial=s.SSH_KEY.with_suffix(".pub").read_bytes())
+        if not ec2.describe_key_pairs(Filters=[{"Name": "key-name", "Values": [_KEY_PAIR]}])["KeyPairs"]:
+            ec2.import_key_pair(KeyName=_KEY_PAIR, PublicKeyMaterial=s.SSH_KEY.with_suffix(".pub").read_bytes())
         for name in missing:
             role, kind = _NODES[name]
             tags = [{"Key": "Name", "Value": name}, {"Key": "coderack:role", "Value": role}]
             ec2.run_instances(
-                ImageId=image, InstanceType=kind, MinCount=1, MaxCount=1, KeyName="coderack", SubnetId=subnet,
+                ImageId=image, InstanceType=kind, MinCount=1, MaxCount=1, KeyName=_KEY_PAIR, SubnetId=subnet,
                 TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
             )  # fmt: skip
-    return {"version": 1, "stack": "aws", "nodes": _describe(ec2)}
+    return {"version": 1, "stack": "aws", "region": s.AWS_REGION, "nodes": _describe(ec2)}
 
 
 def _subnet(ec2: Any) -> str:

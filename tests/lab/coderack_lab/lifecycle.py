@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from coderack_lab import cgroups, contact, image, network
@@ -180,11 +180,12 @@ def _stop_supervisor() -> None:
 
 
 def _remove_clone_state(root: Path) -> None:
-    """What in a clone describes a lab that is gone: Terraform's state, the inventory, the secrets. Logs stay."""
+    """What in a clone describes a lab that is gone: Terraform's state, inventory, pinned keys, secrets. Logs stay."""
     build = root / ".build" / "lab"
     for path in (build / "terraform", build / "ssh", root / "inventories/lab/secrets"):
         shutil.rmtree(path, ignore_errors=True)
-    (root / "inventories/lab/hosts.yml").unlink(missing_ok=True)
+    for name in ("hosts.yml", "known_hosts", "reservation.auto.tfvars.json"):
+        (root / "inventories/lab" / name).unlink(missing_ok=True)
 
 
 def leftovers() -> list[str]:
@@ -202,8 +203,8 @@ def leftovers() -> list[str]:
     return found
 
 
-def wait_for_nodes(patience: float = 90.0) -> None:
-    """Wait until every running node answers over SSH and has finished booting.
+def wait_for_nodes(instances: Collection[str] = (), patience: float = 90.0) -> None:
+    """Wait until every running node, those of `instances` among them, answers over SSH and has finished booting.
 
     Raises LabError naming the nodes that do not, with the state each one reports.
     """
@@ -213,6 +214,7 @@ def wait_for_nodes(patience: float = 90.0) -> None:
         nodes = contact.read_status().get("nodes")
         if isinstance(nodes, list) and nodes:
             seen = {n["name"]: n["state"] if n["state"] != "running" else boot_state(n["address"]) for n in nodes}
+            seen |= dict.fromkeys(set(instances) - {n["instance_id"] for n in nodes}, "not started yet")
             if set(seen.values()) <= {"running", "stopped"}:
                 return
         time.sleep(0.5)

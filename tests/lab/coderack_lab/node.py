@@ -119,6 +119,15 @@ class Node:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
 
+    def console(self) -> str:
+        """What cloud-init writes to a machine's console at its first boot, once the machine has made its host keys."""
+        folder = self.spec.disk / "upper/etc/ssh"
+        # ssh-keygen -A makes this one last, each public key before its private one.
+        if not (folder / "ssh_host_ed25519_key").exists():
+            return ""
+        keys = "".join(file.read_text() for file in sorted(folder.glob("ssh_host_*_key.pub")))
+        return f"-----BEGIN SSH HOST KEY KEYS-----\n{keys}-----END SSH HOST KEY KEYS-----\n"
+
     def wipe(self) -> None:
         """Throw the machine's disk away."""
         shutil.rmtree(self.spec.disk, ignore_errors=True)

@@ -17,8 +17,9 @@ LOCK = Path("/run/coderack-lab.lock")
 BUILD = ROOT / ".build" / "lab"
 LOGS = BUILD / "logs"
 SSH_KEY = BUILD / "ssh" / "id_ed25519"
-KNOWN_HOSTS = BUILD / "ssh" / "known_hosts"
+KNOWN_HOSTS = BUILD / "ssh" / "known_hosts"  # of the lab's own commands; Ansible's is PINS
 INVENTORY = ROOT / "inventories" / "lab"
+PINS = INVENTORY / "known_hosts"
 
 # Network. 10.77.0.0/24 is the VPC's private subnet of inventories/lab/terraform.tfvars; the bridge answers as the
 # VPC router does, on the subnet's first address.

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
@@ -20,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from coderack_lab import contact
 from coderack_lab import settings as s
 from coderack_lab.aws.instances import InstanceView, running_instances
-from coderack_lab.aws.server import Emulator, start
+from coderack_lab.aws.server import start
 from coderack_lab.errors import Interrupted, LabError
 from coderack_lab.node import Node, NodeSpec
 from coderack_lab.shell import die_with_parent, stop_on_signals
@@ -31,14 +32,14 @@ _POLL_SECONDS = 2.0
 class Supervisor:
     """Keeps the machines in step with the API. `step` is one look; `close` ends everything in an orderly way."""
 
-    def __init__(self, emulator: Emulator) -> None:
-        self._emulator = emulator
+    def __init__(self, port: int) -> None:
         self._nodes: dict[str, Node] = {}
+        self._emulator = start("127.0.0.1", port, functools.partial(console, self._nodes))
         self._tunnel: subprocess.Popen[bytes] | None = None
         self._tunnel_log = (s.LOGS / "tunnel.log").open("ab")
         self._ec2 = boto3.client(
             "ec2",
-            endpoint_url=emulator.endpoint,
+            endpoint_url=self._emulator.endpoint,
             region_name=s.AWS_REGION,
             aws_access_key_id="test",
             aws_secret_access_key="test",
@@ -133,6 +134,14 @@ class Supervisor:
         self._tunnel_log.close()
 
 
+def console(nodes: Mapping[str, Node], instance_id: str) -> str:
+    """What the instance's machine wrote to its console; empty when it has no machine yet.
+
+    Called by the emulator's threads while `step` changes `nodes`, hence the copy.
+    """
+    return next((node.console() for node in list(nodes.values()) if node.spec.instance_id == instance_id), "")
+
+
 def _spec(view: InstanceView) -> NodeSpec:
     return NodeSpec(view.name, view.private_ip, view.role, view.public_key, view.instance_id)
 
@@ -140,7 +149,7 @@ def _spec(view: InstanceView) -> NodeSpec:
 def main() -> None:
     """Run until SIGTERM. Started by `lab-up` in a session of its own."""
     stop_on_signals()
-    supervisor = Supervisor(start("127.0.0.1", s.AWS_PORT))
+    supervisor = Supervisor(s.AWS_PORT)
     try:
         while True:
             try:

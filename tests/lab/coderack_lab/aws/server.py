@@ -19,6 +19,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from . import addresses, budgets, dispatch, interfaces, policies, rules, zones
 from .account import AccountActions
+from .console import Console, ConsoleActions, silent
 from .interfaces import InterfaceActions
 from .launch import LaunchActions
 from .placement import PlacementActions
@@ -42,7 +43,7 @@ AMI_COMMON: dict[str, Any] = {
 }
 
 
-class LabEC2(LaunchActions, PlacementActions, InterfaceActions, AccountActions):
+class LabEC2(LaunchActions, PlacementActions, InterfaceActions, ConsoleActions, AccountActions):
     """EC2 as the stack needs it; what is not overridden is moto's."""
 
 
@@ -76,9 +77,13 @@ class Emulator:
         self._server.server_close()
 
 
-def start(host: str, port: int) -> Emulator:
-    """Serves on host:port (port 0: any free one) in a thread of this process; OSError if the address is taken."""
+def start(host: str, port: int, console: Console = silent) -> Emulator:
+    """Serves on host:port (port 0: any free one) in a thread of this process; OSError if the address is taken.
+
+    `console` is called in threads of the emulator, and must not call the API itself.
+    """
     install()
+    ConsoleActions.read = staticmethod(console)
     make_state_bucket()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     # The socket is bound here since werkzeug would end the whole process when the port is taken.
