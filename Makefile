@@ -260,9 +260,10 @@ confirmed:
 	@$(CONFIRM) $(ENV) $(PLAN).json
 
 # A plan without changes is not applied: that would only raise the state's serial, and with it change the inventory's header.
+# The two members together are the plan's own; one alone may also be a value that somebody gave a node.
 applied:
 	@$(PLAN_THERE)
-	@grep -q '"applyable":false' $(PLAN).json || { set -x; $(TF) apply -input=false $(PLAN); }
+	@grep -q '"applyable":false,"complete":' $(PLAN).json || { set -x; $(TF) apply -input=false $(PLAN); }
 	@rm -f $(PLAN) $(PLAN).json
 
 written: # --from lets the header name the serial and lineage of the state

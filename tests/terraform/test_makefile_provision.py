@@ -321,6 +321,16 @@ def test_destroy_asks_and_then_destroys(provisioned: Copy) -> None:
     assert (code, outputs(provisioned)) == (0, []), screen
 
 
+def test_a_value_that_looks_like_a_plan_without_changes_is_still_asked_about(provisioned: Copy) -> None:
+    nodes = good_nodes()
+    nodes[0]["applyable"] = False  # the stack does not know it, and the plan repeats it among the variables
+    (provisioned.environment / "terraform.tfvars").write_text(f"nodes = {json.dumps(nodes)}\n")
+    done = provisioned.make("destroy", "ENV=rack")
+    assert done.returncode == 2
+    assert "no terminal to ask at" in done.stderr
+    assert outputs(provisioned) == ["fleet"]
+
+
 @pytest.mark.parametrize("target", ["plan", "provision", "destroy"])
 def test_missing_variables_are_named(copy: Copy, target: str) -> None:
     (copy.environment / "terraform.tfvars").unlink()
@@ -377,7 +387,7 @@ def test_bootstrap_makes_the_bucket_and_writes_where_the_state_lies(copy: Copy, 
 
 def test_bootstrap_never_writes_over_another_place(copy: Copy) -> None:
     before = (copy.environment / "backend.hcl").read_text(encoding="utf-8")
-    done = bootstrap(copy, **stand_in(copy, {"format_version": "1.2", "applyable": False}))
+    done = bootstrap(copy, **stand_in(copy, {"format_version": "1.2", "applyable": False, "complete": True}))
     assert done.returncode == 2
     assert "names another place than" in done.stderr
     assert (copy.environment / "backend.hcl").read_text(encoding="utf-8") == before
