@@ -53,7 +53,11 @@ TFVARS := $(ENV_DIR)/terraform.tfvars
 # The capacity that `coderack fleet reserve` bought, once it has.
 VAR_FILES := -var-file=$(TFVARS) $(addprefix -var-file=,$(wildcard $(ENV_DIR)/reservation.auto.tfvars.json))
 BACKEND := $(ENV_DIR)/backend.hcl
-PLAN := $(CURDIR)/$(BUILD)/$(ENV)/terraform/plan
+# Each run has a plan of its own, named by make's process: what another run plans meanwhile must not be applied by this one,
+# whose guard and operator have seen something else.
+PLAN := $(CURDIR)/$(BUILD)/$(ENV)/terraform/plan.$(shell echo $$PPID)
+NEW_PLAN = umask 077 && mkdir -p $(dir $(PLAN)) && rm -f $(dir $(PLAN))plan.*
+PLAN_THERE = test -f $(PLAN) || { echo "$(PLAN) is gone, another run has planned $(ENV) since; wanted: one run at a time. Nothing was changed; run this again." >&2; exit 2; }
 TF := $(TERRAFORM) -chdir=$(STACK_DIR)
 # The root that makes the bucket of the state. It is no part of a stack, so neither are its working files.
 BOOTSTRAP := TF_DATA_DIR=$(CURDIR)/$(BUILD)/$(ENV)/bootstrap/data $(TERRAFORM) -chdir=terraform/bootstrap
@@ -97,14 +101,14 @@ provision: planned confirmed applied written ## Make the machines with Terraform
 
 fleet: initialised written ## Write inventories/ENV/hosts.yml from Terraform's fleet output
 
-drift: inventory-there initialised ## Whether the inventory still is what Terraform's state says, and on AWS what EC2 says
+drift: env-known inventory-there initialised ## Whether the inventory still is what Terraform's state says, and on AWS what EC2 says
 	coderack fleet check --env $(ENV) --from $(STACK_DIR) $(if $(filter aws,$(STACK)),--live,)
 
 host-keys: env-known inventory-there $(VENV)/ready ## Pin the nodes' SSH host keys; Ansible talks to no others (ARGS='--accept-changed gpu-a')
 	coderack fleet host-keys --env $(ENV) $(ARGS)
 
-rotate-key: env-known initialised ## On AWS: a new API key for NAME=…, in Secrets Manager and in inventories/ENV/secrets
-	coderack keys rotate --env $(ENV) --from $(STACK_DIR) -- "$(NAME)"
+rotate-key: env-known initialised ## A new API key for NAME=…, in inventories/ENV/secrets and on AWS in Secrets Manager
+	coderack keys rotate --env $(ENV) $(if $(filter aws,$(STACK)),--from $(STACK_DIR),--local) -- "$(NAME)"
 
 configure: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Make the nodes what they should be: ansible-playbook site.yml
 	$(PLAYBOOK) ansible/site.yml $(ARGS)
@@ -119,9 +123,10 @@ stop: env-known inventory-there $(VENV)/ready $(COLLECTIONS) ## Stop serving on 
 	$(PLAYBOOK) ansible/playbooks/stop.yml $(ARGS)
 
 destroy: env-known unprotected variables-there no-other-state initialised ## Terraform destroys the machines, after showing the plan and asking; never of a protected environment
-	@umask 077 && mkdir -p $(dir $(PLAN))
-	$(TF) plan -destroy -input=false $(VAR_FILES) -out=$(PLAN)
+	@$(NEW_PLAN)
+	umask 077 && $(TF) plan -destroy -input=false $(VAR_FILES) -out=$(PLAN)
 	@$(TF) show -json $(PLAN) | $(CONFIRM) $(ENV) -
+	@$(PLAN_THERE)
 	$(TF) apply -input=false $(PLAN)
 	@rm -f $(PLAN)
 
@@ -245,8 +250,8 @@ initialised: terraform-there backend-there $(VENV)/ready $(TERRAFORM_RC)
 
 # A plan can hold what is nobody's business (user data), so its file is the operator's alone.
 planned: env-known variables-there no-other-state initialised
-	@umask 077 && mkdir -p $(dir $(PLAN)) && rm -f $(PLAN) $(PLAN).json
-	$(TF) plan -input=false $(VAR_FILES) -out=$(PLAN)
+	@$(NEW_PLAN)
+	umask 077 && $(TF) plan -input=false $(VAR_FILES) -out=$(PLAN)
 	@umask 077 && $(TF) show -json $(PLAN) >$(PLAN).json
 	@read -ra allowed <<<"$$ALLOW"; coderack fleet guard "$${allowed[@]/#/--allow=}" $(PLAN).json || { code=$$?; \
 		echo "plan: refused, nothing was changed. If what is named above really is to go: make provision ENV=$(ENV) ALLOW='<address> …'" >&2; exit $$code; }
@@ -255,8 +260,10 @@ confirmed:
 	@$(CONFIRM) $(ENV) $(PLAN).json
 
 # A plan without changes is not applied: that would only raise the state's serial, and with it change the inventory's header.
+# The two members together are the plan's own; one alone may also be a value that somebody gave a node.
 applied:
-	@grep -q '"applyable":false' $(PLAN).json || { set -x; $(TF) apply -input=false $(PLAN); }
+	@$(PLAN_THERE)
+	@grep -q '"applyable":false,"complete":' $(PLAN).json || { set -x; $(TF) apply -input=false $(PLAN); }
 	@rm -f $(PLAN) $(PLAN).json
 
 written: # --from lets the header name the serial and lineage of the state

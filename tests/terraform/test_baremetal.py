@@ -93,16 +93,39 @@ REFUSALS: dict[str, tuple[Callable[[Nodes], None], str]] = {
     "an address out of range": (put(0, "address", to="10.20.0.300"), 'gpu-a has address "10.20.0.300"; give the IPv4'),
     "a public cluster address": (
         put(0, "private_address", to="198.51.100.11"),
-        'gpu-a has private_address "198.51.100.11"; give an IPv4 address in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, '
-        "100.64.0.0/10: what the nodes say to each other is not encrypted. A public address for SSH belongs in",
+        'gpu-a has private_address "198.51.100.11"; give the IPv4 address of a host in 10.0.0.0/8, 172.16.0.0/12, '
+        "192.168.0.0/16, 100.64.0.0/10: what the nodes say to each other is not encrypted. A public address for SSH "
+        "belongs in",
     ),
     "a cluster address in a form of its own": (
         put(0, "private_address", to="10.20.0.011"),
-        'gpu-a has private_address "10.20.0.011"; give an IPv4 address in 10.0.0.0/8',
+        'gpu-a has private_address "10.20.0.011"; give the IPv4 address of a host in 10.0.0.0/8',
     ),
     "an address of two nodes": (
         put(0, "address", to="10.20.0.12"),
         "10.20.0.12 belongs to gpu-a and gpu-b; give every node addresses of its own",
+    ),
+    "a private network's own address": (
+        put(0, "private_address", to="10.0.0.0"),
+        'gpu-a has private_address "10.0.0.0"; give the IPv4 address of a host in',
+    ),
+    "an address of many hosts": (
+        put(0, "address", to="224.0.0.1"),
+        'gpu-a has address "224.0.0.1"; give the IPv4 address or the lower-case host name',
+    ),
+    "an address of no host": (
+        put(0, "address", to="0.0.0.0"),
+        'gpu-a has address "0.0.0.0"; give the IPv4 address or the lower-case host name',
+    ),
+    "a host name that is too long": (
+        put(0, "address", to=".".join(["a" * 60] * 5)),
+        "; give the IPv4 address or the lower-case host name",
+    ),
+    "a null for a name": (put(2, "name", to=None), '"name":null'),
+    "a null for an address": (put(2, "address", to=None), "nodes has null in"),
+    "a null for a rail": (
+        put(0, "fabric", "devices", 0, "rail", to=None),
+        "; give every value, or leave gpus and fabric out on the ops node",
     ),
     "a node with a GPU missing": (
         put(1, "gpus", "count", to=7),

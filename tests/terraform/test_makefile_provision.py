@@ -8,8 +8,10 @@ import json
 import os
 import pty
 import shutil
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +58,7 @@ STAND_IN = "\n".join(
         'case "$*" in',
         "  'version -json') echo '{{\"terraform_version\": \"1.11.4\"}}' ;;",
         "  *' show '*) cat '{plan}' ;;",
+        '  *" plan "*) for word; do case "$word" in -out=*) touch "${{word#-out=}}" ;; esac; done ;;',
         "  *' apply '*) touch '{applied}' ;;",
         "esac\n",
     ]
@@ -80,8 +83,13 @@ class Copy:
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
-    def make_at_a_terminal(self, *arguments: str, answer: str) -> tuple[int, str]:
-        """Somebody sits there and types `answer` at the question. Returns exit code and what the screen showed."""
+    def make_at_a_terminal(
+        self, *arguments: str, answer: str, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[int, str]:
+        """Somebody sits there and types `answer` at the question, after `meanwhile` has happened.
+
+        Returns exit code and what the screen showed.
+        """
         process, terminal = pty.fork()
         if process == 0:
             os.chdir(self.root)
@@ -91,6 +99,7 @@ class Copy:
             while part := handle.read(4096):
                 screen += part.decode(errors="replace")
                 if not asked and "Type the name" in screen:
+                    meanwhile()
                     handle.write(f"{answer}\n".encode())
                     asked = True
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), screen
@@ -176,6 +185,44 @@ def test_any_other_answer_changes_nothing(copy: Copy, answer: str) -> None:
     assert code == 2
     assert f'the answer was "{answer}"; wanted: rack. Nothing was changed.' in screen
     assert (copy.state(), copy.hosts()) == (False, "")
+
+
+@pytest.mark.parametrize("target", ["provision", "destroy"])
+def test_a_plan_made_meanwhile_is_not_the_one_that_was_agreed_to(copy: Copy, target: str) -> None:
+    copy.make("provision", "ENV=rack", YES="1")
+    variables, state = copy.environment / "terraform.tfvars", copy.environment / "terraform.tfstate"
+    variables.write_text(variables.read_text().replace("10.20.0.11", "10.20.0.21"))
+    before = state.read_bytes()
+
+    def somebody_else_plans() -> None:
+        variables.write_text(variables.read_text().replace("10.20.0.21", "10.20.0.31"))
+        assert copy.make("plan", "ENV=rack").returncode == 0
+
+    code, screen = copy.make_at_a_terminal(target, "ENV=rack", answer="rack", meanwhile=somebody_else_plans)
+    assert code == 2
+    assert "another run has planned rack since; wanted: one run at a time" in screen
+    assert state.read_bytes() == before
+
+
+def test_a_plan_is_its_makers_alone(copy: Copy) -> None:
+    copy.make("plan", "ENV=rack")
+    plans = list((copy.root / ".build" / "rack" / "terraform").glob("plan.*"))
+    assert [stat.S_IMODE(plan.stat().st_mode) for plan in plans] == [0o600, 0o600]
+
+
+def test_without_a_cloud_an_api_key_is_a_file_only(copy: Copy) -> None:
+    done = copy.make("rotate-key", "ENV=rack", "NAME=table-qa")
+    assert done.returncode == 0, done.stdout + done.stderr
+    key = (copy.environment / "secrets" / "api-keys" / "table-qa").read_text().strip()
+    assert len(key) == 40
+    assert key not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("target", ["plan", "provision", "fleet", "drift", "host-keys", "rotate-key", "destroy"])
+def test_an_unknown_environment_is_named(copy: Copy, target: str) -> None:
+    done = copy.make(target, "ENV=racks")
+    assert done.returncode == 2
+    assert "ENV=racks is unknown; wanted one of: aws baremetal lab rack" in done.stderr
 
 
 def test_what_terraform_refuses_leaves_the_inventory(copy: Copy) -> None:
@@ -274,6 +321,16 @@ def test_destroy_asks_and_then_destroys(provisioned: Copy) -> None:
     assert (code, outputs(provisioned)) == (0, []), screen
 
 
+def test_a_value_that_looks_like_a_plan_without_changes_is_still_asked_about(provisioned: Copy) -> None:
+    nodes = good_nodes()
+    nodes[0]["applyable"] = False  # the stack does not know it, and the plan repeats it among the variables
+    (provisioned.environment / "terraform.tfvars").write_text(f"nodes = {json.dumps(nodes)}\n")
+    done = provisioned.make("destroy", "ENV=rack")
+    assert done.returncode == 2
+    assert "no terminal to ask at" in done.stderr
+    assert outputs(provisioned) == ["fleet"]
+
+
 @pytest.mark.parametrize("target", ["plan", "provision", "destroy"])
 def test_missing_variables_are_named(copy: Copy, target: str) -> None:
     (copy.environment / "terraform.tfvars").unlink()
@@ -330,7 +387,7 @@ def test_bootstrap_makes_the_bucket_and_writes_where_the_state_lies(copy: Copy, 
 
 def test_bootstrap_never_writes_over_another_place(copy: Copy) -> None:
     before = (copy.environment / "backend.hcl").read_text(encoding="utf-8")
-    done = bootstrap(copy, **stand_in(copy, {"format_version": "1.2", "applyable": False}))
+    done = bootstrap(copy, **stand_in(copy, {"format_version": "1.2", "applyable": False, "complete": True}))
     assert done.returncode == 2
     assert "names another place than" in done.stderr
     assert (copy.environment / "backend.hcl").read_text(encoding="utf-8") == before

@@ -95,6 +95,13 @@ def buy_block(ec2: Any, env: str | None = None, days: int = 1) -> dict[str, Any]
 def refusing(code: str, message: str, status: int = 403) -> Iterator[str]:
     """An EC2 that answers every request with an error, in EC2's own words; yields its address."""
     body = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
+    with answering(body, status) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def answering(body: str, status: int = 200) -> Iterator[str]:
+    """Whatever stands at AWS's address and answers every request alike; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -120,6 +120,11 @@ def test_closed_standard_input_is_2(inventories: Path) -> None:
     assert (run.returncode, run.stderr) == (2, "coderack: input -: standard input is closed; give a file or a pipe\n")
 
 
+def test_a_message_that_nobody_can_read_leaves_the_code(inventories: Path) -> None:
+    assert coderack("fleet", "show", "--env", "nosuch", shell_redirection="2>/dev/full").returncode == 2
+    assert coderack("fleet", "show", "--env", "lab", shell_redirection="2>/dev/full").returncode == 3
+
+
 @pytest.mark.parametrize("json_option", [(), ("--json",)])
 @pytest.mark.parametrize(
     ("redirection", "message"),

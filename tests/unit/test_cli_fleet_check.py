@@ -11,7 +11,7 @@ from typing import Any
 import boto3
 import pytest
 
-from .cloud import REGION, launch_fleet, refusing
+from .cloud import REGION, answering, launch_fleet, refusing
 from .data import node
 from .program import run
 
@@ -132,7 +132,7 @@ def test_an_older_inventory_is_compared_in_what_it_says(live: dict[str, Any]) ->
     write(live)
     code, out, _ = check("--live", "--region", REGION)
     assert code == 0
-    assert "not compared, as the inventory does not say it: image_id of 3 node(s)" in out
+    assert "not compared, as the inventory does not say it or says a name: image_id of 3 node(s)" in out
 
 
 def test_the_region_is_the_contracts_then_the_operators(live: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +179,52 @@ def test_an_error_of_the_api_is_3_and_named(live: dict[str, Any], monkeypatch: p
         answer = check("--live")
     message = "AWS answers UnauthorizedOperation: You are not authorized to perform this operation."
     assert answer == (3, "", f"coderack: DescribeInstances: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("", 200),
+        ("<html><body>Please log in<br></body></html>", 200),
+        ("<html><body>Please log in</body></html>", 200),
+        ("<DescribeInstancesResponse><reservationSet><item><instancesSet><item/></instancesSet></item>"
+         "</reservationSet></DescribeInstancesResponse>", 200),
+        ("upstream timed out", 500),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "--env", "aws", "--live"),
+        ("host-keys", "--env", "aws"),
+        ("reservations", "--env", "aws"),
+        ("reserve", "--env", "aws", "--list"),
+    ],
+)
+def test_an_answer_that_is_not_awss_is_3(
+    live: dict[str, Any], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], body: str, status: int
+) -> None:
+    with answering(body, status) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        code, _, err = run("fleet", *command)
+    assert code == 3
+    assert "the answer is not AWS's" in err or "its console does not show them" in err
+
+
+def test_an_aws_configuration_that_cannot_be_used_is_3(live: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "no address")
+    code, _, err = check("--live")
+    assert code == 3
+    assert "your AWS configuration cannot be used (Invalid endpoint: no address)" in err
+
+
+def test_a_token_that_cannot_be_sent_is_3_and_not_shown(live: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "c0ffee\nc0ffee")
+    code, out, err = check("--live")
+    assert code == 3
+    assert "look for stray characters in your AWS credentials" in err
+    assert "c0ffee" not in out + err
 
 
 def test_missing_credentials_are_3(live: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,29 @@ def test_buys_nothing_without_number_and_price(inventories: Path, ec2: Any, type
     assert not (inventories / "aws" / FILE).exists()
 
 
+def test_a_block_in_another_region_is_not_bought_a_second_time(inventories: Path, ec2: Any) -> None:
+    assert reserve("--yes", "--max-price", PRICE)[0] == 0
+    block, path = bought(ec2)[0]["CapacityReservationId"], inventories / "aws" / FILE
+    before = path.read_bytes()
+    code, _, err = run("fleet", "reserve", "--env", "aws", "--region", "us-east-1", "--yes", "--max-price", PRICE)
+    assert code == 2
+    assert f"names {block} in {REGION}a, until " in err
+    assert "and us-east-1 is asked; give its --region (or AWS_REGION), or move the file away" in err
+    assert path.read_bytes() == before
+    # One that has ended is nobody's any more.
+    path.write_text(before.decode().replace(capacity(inventories)["ends_at"], "2025-01-01T11:30:00Z"))
+    assert "names" not in run("fleet", "reserve", "--env", "aws", "--region", "us-east-1")[2]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"capacity": {"kind": "odcr", "reservation_id": "cr-0a"}}'])
+def test_a_file_of_somebody_elses_is_not_written_over(inventories: Path, ec2: Any, text: str) -> None:
+    path = inventories / "aws" / FILE
+    path.write_text(text)
+    code, _, err = reserve("--yes", "--max-price", PRICE)
+    assert (code, bought(ec2), path.read_text()) == (2, [], text)
+    assert "is no block that this command wrote" in err
+
+
 def test_buys_without_asking_up_to_a_price(inventories: Path, ec2: Any) -> None:
     code, out, err = reserve("--yes", "--max-price", "1439.99")
     assert code == 1
@@ -188,6 +211,7 @@ def test_list_shows_and_buys_nothing(inventories: Path, ec2: Any) -> None:
         (("--yes", "--max-price", "NaN"), "--max-price is 'NaN'"),
         (("--yes", "--max-price", "-1"), "--max-price is '-1'"),
         (("--json",), "--json cannot ask for a confirmation"),
+        (("--ends-before", "9999-12-31T23:59-14:00"), "--ends-before: is '9999-12-31T23:59-14:00', wanted a time"),
         (("--starts-after", "soon"), "--starts-after: is 'soon', wanted a time such as 2027-01-31"),
     ],
 )

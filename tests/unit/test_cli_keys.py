@@ -175,6 +175,17 @@ def test_two_rotations_at_once_do_not_mix(inventories: Path, manager: Any) -> No
     assert list(stored(manager)) == ["smoke"]
 
 
+def test_a_link_in_the_files_place_is_refused_before_the_secret_is_changed(inventories: Path, manager: Any) -> None:
+    keys("rotate", "smoke")
+    before, path = stored(manager), inventories / "aws" / "secrets" / "api-keys" / "smoke"
+    path.unlink()
+    path.symlink_to("elsewhere")
+    code, _, err = keys("rotate", "smoke")
+    assert code == 2
+    assert "is no regular file; move it away first" in err
+    assert stored(manager) == before
+
+
 def test_a_file_that_cannot_be_written_is_3_and_says_that_the_secret_has_the_key(
     inventories: Path, manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

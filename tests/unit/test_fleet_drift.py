@@ -173,5 +173,5 @@ def test_a_reservation_without_an_end_has_none_to_compare(fleet_data: dict[str, 
     assert drift.against_ec2(fleet, records(fleet), held, NOW) == []
 
 
-def test_what_an_older_inventory_does_not_say_is_counted(fleet_data: dict[str, Any]) -> None:
-    assert drift.not_compared(parsed(fleet_data)) == {"image_id": 3, "placement_group": 2}
+def test_what_an_older_inventory_does_not_say_is_counted_and_what_is_a_name(fleet_data: dict[str, Any]) -> None:
+    assert drift.not_compared(parsed(fleet_data)) == {"image_id": 3, "placement_group": 2, "address": 1}

@@ -36,6 +36,21 @@ def guard(text: str, *options: str) -> tuple[int, str, str]:
         (gpu("create", "delete"), f"{GPU_A}: the plan would replace a GPU node"),
         (gpu("forget"), f"{GPU_A}: the plan would forget a GPU node"),
         (change("aws_instance.x", "aws_instance", "delete"), "aws_instance.x: the plan would destroy a GPU node"),
+        *(
+            (
+                change("aws_instance.x", "aws_instance", "delete", tags={"coderack:role": role}),
+                "aws_instance.x: the plan would destroy a GPU node",
+            )
+            for role in ("", "GPU", "spare")
+        ),
+        (
+            {
+                "address": "aws_s3_bucket.a",
+                "type": "aws_s3_bucket",
+                "change": {"actions": ["delete"], "before": {"bucket": "coderack-weights-2026"}},
+            },
+            "aws_s3_bucket.a: the plan would destroy the weights bucket",
+        ),
         (change(BUCKET, "aws_s3_bucket", "delete"), f"{BUCKET}: the plan would destroy the weights bucket"),
         (change(BUCKET, "aws_s3_bucket", "delete", "create"), f"{BUCKET}: the plan would replace the weights bucket"),
         (

@@ -246,7 +246,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(
         '#!/bin/sh\ncase "$*" in *"-p 22 "*"-f -"*) ;; *) exit 9 ;; esac\n'
-        f'while read -r host; do echo "# $host:22 SSH-2.0-OpenSSH_9.6" >&2; grep "^$host " {answers}; done\n'
+        f'while read -r host; do echo "# $host:22 SSH-2.0-$(printf "\\377")" >&2; grep "^$host " {answers}; done\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")

@@ -52,7 +52,7 @@ output "fleet" {
   }
   precondition {
     condition     = length(local.public_addresses) == 0
-    error_message = "nodes: ${join(", ", local.public_addresses)}; give an IPv4 address in ${join(", ", local.private_networks)}: what the nodes say to each other is not encrypted. A public address for SSH belongs in address."
+    error_message = "nodes: ${join(", ", local.public_addresses)}; give the IPv4 address of a host in ${join(", ", local.private_networks)}: what the nodes say to each other is not encrypted. A public address for SSH belongs in address."
   }
   precondition {
     condition     = length(local.double_addresses) == 0

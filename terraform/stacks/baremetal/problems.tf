@@ -18,7 +18,10 @@ locals {
   is_private = { for address in local.addresses : address => local.is_ipv4[address] && anytrue([
     # Cut to a network's prefix, an address inside has that network's own address.
     for network in local.private_networks : try(cidrhost("${address}/${split("/", network)[1]}", 0) == split("/", network)[0], false)
-  ]) }
+    # First and last address of a network are never a host's.
+  ]) && !contains(flatten([for network in local.private_networks : [cidrhost(network, 0), cidrhost(network, -1)]]), address) }
+  # Nobody's address, or that of many (224.0.0.0/4).
+  no_host   = "^(0\\.0\\.0\\.0|(22[4-9]|23[0-9])\\..*)$"
   addresses = toset(concat(var.nodes[*].address, var.nodes[*].private_address))
 
   wrong_roles = [for node in var.nodes : "${node.name} has role \"${node.role}\"" if !contains(["gpu", "ops"], node.role)]
@@ -33,7 +36,9 @@ locals {
 
   wrong_addresses = [
     for node in var.nodes : "${node.name} has address \"${node.address}\""
-    if !local.is_ipv4[node.address] && (can(regex("^[0-9.]+$", node.address)) || !can(regex(local.host_name, node.address)))
+    if can(regex(local.no_host, node.address)) || length(node.address) > 253 || !local.is_ipv4[node.address] && (
+      can(regex("^[0-9.]+$", node.address)) || !can(regex(local.host_name, node.address))
+    )
   ]
   public_addresses = [
     for node in var.nodes : "${node.name} has private_address \"${node.private_address}\""

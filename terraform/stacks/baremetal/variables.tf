@@ -22,6 +22,12 @@ variable "nodes" {
     }), { kind = "none" })
   }))
   nullable = false
+
+  # Here and not among the preconditions, since nothing can be said of a null, not even that it is wrong.
+  validation {
+    condition     = alltrue([for node in var.nodes : !can(regex("(^|[:\\[,])null([,}\\]]|$)", jsonencode(node)))])
+    error_message = "nodes has null in ${join(" and ", [for node in var.nodes : jsonencode(node) if can(regex("(^|[:\\[,])null([,}\\]]|$)", jsonencode(node)))])}; give every value, or leave gpus and fabric out on the ops node."
+  }
 }
 
 variable "gpus_per_node" {

@@ -21,9 +21,8 @@ class Exit(IntEnum):
 
 
 def fail(code: Exit, message: object) -> NoReturn:
-    """End the command: every line of `message` to stderr, then `code`."""
-    for line in str(message).splitlines():
-        typer.echo(f"coderack: {printable(line)}", err=True)
+    """End the command: every line of `message` to stderr, then `code`, also where nobody can read the message."""
+    _complain(str(message))
     raise typer.Exit(code)
 
 
@@ -80,8 +79,19 @@ class Program(typer.Typer):
 
 
 def _output_lost(error: OSError) -> NoReturn:
-    # What is still buffered would be written, and fail, once more when Python ends.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    typer.echo(f"coderack: the output cannot be written: {error}", err=True)
+    _to_nowhere(1)
+    _complain(f"the output cannot be written: {error}")
     raise SystemExit(Exit.UNKNOWN) from error
+
+
+def _complain(message: str) -> None:
+    try:
+        for line in message.splitlines():
+            typer.echo(f"coderack: {printable(line)}", err=True)
+    except OSError:
+        _to_nowhere(2)
+
+
+def _to_nowhere(stream: int) -> None:
+    # What is still buffered would be written, and fail, once more when Python ends, with a code of Python's own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

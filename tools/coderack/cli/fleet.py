@@ -249,7 +249,7 @@ def _print_check(
         typer.echo(f"{agreement}: {len(fleet.nodes)} nodes")
     if omitted:
         counts = ", ".join(f"{field} of {count} node(s)" for field, count in omitted.items())
-        typer.echo(f"not compared, as the inventory does not say it: {counts}")
+        typer.echo(f"not compared, as the inventory does not say it or says a name: {counts}")
 
 
 def _print_table(fleet: Fleet, env: str) -> None:

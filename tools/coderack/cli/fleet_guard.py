@@ -20,7 +20,7 @@ def guard(
 ) -> None:
     """Refuse a plan that would destroy, replace or forget a GPU node, the weights bucket or a KMS key.
 
-    An instance counts as a GPU node unless its tag coderack:role says otherwise. What is meant to go is named in full,
+    An instance counts as a GPU node unless its tag coderack:role is ops. What is meant to go is named in full,
     as the plan names it.
 
     Example: terraform show -json tfplan | coderack fleet guard --allow 'module.gpu_nodes.aws_instance.gpu["gpu-a"]' -

@@ -117,6 +117,10 @@ def _collect(
             keys = ssh_keys.from_console(client, node.instance_id)
         except aws.AwsError as error:
             missing[node.name] = str(error)
+            if not error.code:
+                # No answer at all, and there will be none about the next node either: each would be waited for.
+                missing |= {one.name: "not asked after that" for one in by_console if one.name not in seen | missing}
+                break
             continue
         if keys:
             seen[node.name] = keys

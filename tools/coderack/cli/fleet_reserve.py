@@ -68,6 +68,8 @@ def reserve(
         region = region_of(_fleet(directory), region)
         with files.lock(directory / ".reservation.lock"):
             client = aws.client("ec2", region)
+            if not only_list:
+                _check_region(directory, client.meta.region_name)
             if not only_list and (block := _present(client, env, directory)):
                 _report(block, directory, bought=False, as_json=as_json)
                 return
@@ -152,9 +154,9 @@ def _wish(
 def _time(option: str, text: str) -> datetime.datetime:
     try:
         time = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
         raise SpecError(option, (f"is {text!r:.40}, wanted a time such as 2027-01-31 or 2027-01-31T11:30Z",)) from None
-    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
 
 def _fleet(directory: Path) -> Fleet | None:
@@ -184,6 +186,17 @@ def _present(client: Any, env: str, directory: Path) -> Held | None:
             "nor `coderack fleet reservations` shows the block, nothing was bought: remove the file and try again.",
         )
     return None
+
+
+def _check_region(directory: Path, region: str) -> None:
+    other = reserving.elsewhere(directory, region, datetime.datetime.now(datetime.UTC))
+    if other is not None:
+        path = reserving.reservation_file(directory)
+        problem = (
+            f"names {other}, and {region} is asked; give its --region (or AWS_REGION), or move the file away if the "
+            "environment is to have a block in another region"
+        )
+        raise SpecError(str(path), (problem,))
 
 
 def _cheapest(on_offer: list[Offer], limit: Decimal) -> Offer:

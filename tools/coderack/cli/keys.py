@@ -59,6 +59,7 @@ def rotate(
             raise SpecError("keys", ("--local and --from given, wanted one of them",))
         store = None if local else _store(secret, root, region)
         directory = api_keys.make_directory(environment)
+        files.is_there(directory / name)  # refuses a link or folder there before the secret is changed
         key = api_keys.new_key()
         with files.lock(directory / ".lock"):
             if store is not None:

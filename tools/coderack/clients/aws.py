@@ -7,8 +7,8 @@ from typing import Any
 
 # Nothing here waits longer than an operator would.
 CONNECT_TIMEOUT_S = 5
-READ_TIMEOUT_S = 60
-_ATTEMPTS = 4
+READ_TIMEOUT_S = 30
+_ATTEMPTS = 3
 
 
 class AwsError(Exception):
@@ -44,9 +44,13 @@ def client(service: str, region: str | None, *, attempts: int = _ATTEMPTS) -> An
 
 @contextmanager
 def errors(what: str) -> Iterator[None]:
-    """Turns what boto3 raises within into an AwsError that says `what` was tried, and what to do about it."""
+    """Turns what boto3 raises within into an AwsError that says `what` was tried, and what to do about it.
+
+    What reads members of an answer belongs within too: a proxy's log-in page lacks all of them.
+    """
     # Whoever has a client has botocore; whoever has not must be able to import this module.
     from botocore import exceptions as boto  # noqa: PLC0415
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415
 
     try:
         yield
@@ -59,4 +63,17 @@ def errors(what: str) -> Iterator[None]:
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.TokenRetrievalError) as error:
         raise AwsError(f"{what}: {error}; log in to AWS first (AWS_PROFILE, aws sso login)") from error
     except boto.BotoCoreError as error:
+        if type(error) is boto.HTTPClientError:
+            # Its text repeats the header that could not be sent, and that may be the session token.
+            cause = type(error.kwargs.get("error")).__name__
+            message = f"the request cannot be sent ({cause}); look for stray characters in your AWS credentials"
+            raise AwsError(f"{what}: {message}") from None
         raise AwsError(f"{what}: {error}") from error
+    except (ResponseParserError, LookupError, TypeError) as error:
+        seen = " ".join(str(error).split())[:200]
+        message = f"the answer is not AWS's ({type(error).__name__}: {seen}); is a proxy or another service in between?"
+        raise AwsError(f"{what}: {message}") from error
+    except ValueError as error:
+        # An endpoint that is no URL, or a credential_process that prints no JSON.
+        message = f"your AWS configuration cannot be used ({error}); look at AWS_ENDPOINT_URL and your AWS profile"
+        raise AwsError(f"{what}: {message}") from error

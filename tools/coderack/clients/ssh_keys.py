@@ -37,6 +37,7 @@ def scan(addresses: Iterable[str], port: int = 22) -> dict[str, dict[str, str]]:
             input="\n".join(wanted) + "\n",
             capture_output=True,
             text=True,
+            errors="replace",  # it repeats what a server calls itself, which may be any bytes
             timeout=_SCAN_TIMEOUT_S,
             check=False,
         )

@@ -1,10 +1,13 @@
 """Terraform's state, through the program itself: it knows the backend and has the right to read it."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 _TIMEOUT_S = 300
+# What Terraform draws around its errors: colours, and a line at the left.
+_FRAME = re.compile(r"\x1b\[[0-9;]*m|[╷│╵]")
 
 
 class TerraformError(Exception):
@@ -30,7 +33,10 @@ def state(directory: Path) -> str:
     except subprocess.TimeoutExpired:
         raise TerraformError(f"{shown} gave no answer within {_TIMEOUT_S} s; is its backend reachable?") from None
     if done.returncode != 0:
-        said = " ".join(done.stderr.decode(errors="replace").split())[-600:] or "nothing"
-        message = f"{shown} ended with {done.returncode}: {said}\nHas `terraform init` run there (make plan)?"
-        raise TerraformError(message)
+        said = " ".join(_FRAME.sub("", done.stderr.decode(errors="replace")).split())[-600:] or "nothing"
+        remedy = (
+            "Has `terraform init` run there? make keeps what init leaves per environment: use make fleet, drift or "
+            "rotate-key, or set TF_DATA_DIR=$PWD/.build/ENV/terraform/data as they do."
+        )
+        raise TerraformError(f"{shown} ended with {done.returncode}: {said}\n{remedy}")
     return done.stdout.decode(errors="replace")

@@ -52,6 +52,7 @@ class SecretStore:
         try:
             with errors(f"GetSecretValue of {self._secret}"):
                 answer = self._client.get_secret_value(SecretId=self._secret, VersionStage=_CURRENT)
+                version: str = answer["VersionId"]
         except AwsError as error:
             if error.code != _NOT_FOUND:
                 raise
@@ -59,7 +60,7 @@ class SecretStore:
             with errors(f"DescribeSecret of {self._secret}"):
                 self._client.describe_secret(SecretId=self._secret)
             return {}, None
-        return _parsed(answer.get("SecretString"), self._secret), answer["VersionId"]
+        return _parsed(answer.get("SecretString"), self._secret), version
 
     def put(self, keys: Mapping[str, str], seen: str | None) -> None:
         """Store `keys` as the current version if `seen` still is the current one: nobody's rotation gets lost.

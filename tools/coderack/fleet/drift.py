@@ -67,13 +67,18 @@ def against_ec2(
 
 
 def not_compared(fleet: Fleet) -> dict[str, int]:
-    """Fields that EC2 knows and an inventory of an older date does not say, with the number of such nodes."""
+    """Fields that cannot be compared, with the number of such nodes.
+
+    An inventory of an older date does not say them, and EC2 cannot tell where a host name leads to.
+    """
     counted = {
         field: sum(1 for node in fleet.nodes if getattr(node, field) is None)
         for field in ("image_id", "instance_type", "zone")
     }
     gpu = sum(1 for node in fleet.gpu_nodes if node.placement_group is None)
-    return {field: count for field, count in (counted | {"placement_group": gpu}).items() if count}
+    asked = [node for node in fleet.nodes if node.instance_id is not None]
+    names = sum(1 for node in asked if node.address != node.instance_id and not _is_ip(node.address))
+    return {field: count for field, count in (counted | {"placement_group": gpu, "address": names}).items() if count}
 
 
 def _fields(name: str, ours: Fleet | Node, theirs: Fleet | Node, fields: tuple[str, ...], source: str) -> list[Finding]:

@@ -23,43 +23,43 @@ _MEMBERS = {
     "capacityReservationId": "CapacityReservationId",
 }
 
+Records = dict[str, dict[str, Any]]  # by id
 
-def instances(client: Any, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+
+def instances(client: Any, ids: Iterable[str]) -> Records:
     """EC2's records of those instances that it knows, by id. Raises AwsError."""
     # Nobody else uses this client; botocore drops the handler with it.
     client.meta.events.register(f"before-parse.ec2.{_ACTION}", _read_wanted)
 
-    def ask(batch: list[str]) -> list[dict[str, Any]]:
+    def ask(batch: list[str]) -> Records:
         # A question by id is answered in pages too where the answer is long, though their size cannot be chosen.
         pages = client.get_paginator("describe_instances").paginate(InstanceIds=batch)
-        return [record for page in pages for reservation in page["Reservations"] for record in reservation["Instances"]]
+        found = [one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"]]
+        return {record["InstanceId"]: record for record in found}
 
-    records = _known(ask, ids, "InvalidInstanceID.NotFound", _ACTION)
-    return {record["InstanceId"]: record for record in records}
+    return _known(ask, ids, "InvalidInstanceID.NotFound", _ACTION)
 
 
-def reservations(client: Any, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+def reservations(client: Any, ids: Iterable[str]) -> Records:
     """EC2's records of those capacity reservations that it knows, by id. Raises AwsError."""
 
-    def ask(batch: list[str]) -> list[dict[str, Any]]:
+    def ask(batch: list[str]) -> Records:
         pages = client.get_paginator("describe_capacity_reservations").paginate(CapacityReservationIds=batch)
-        return [record for page in pages for record in page["CapacityReservations"]]
+        found = [record for page in pages for record in page["CapacityReservations"]]
+        return {record["CapacityReservationId"]: record for record in found if record["State"]}
 
-    records = _known(ask, ids, "InvalidCapacityReservationId.NotFound", "DescribeCapacityReservations")
-    return {record["CapacityReservationId"]: record for record in records}
+    return _known(ask, ids, "InvalidCapacityReservationId.NotFound", "DescribeCapacityReservations")
 
 
-def _known(
-    ask: Callable[[list[str]], list[dict[str, Any]]], ids: Iterable[str], not_found: str, action: str
-) -> list[dict[str, Any]]:
+def _known(ask: Callable[[list[str]], Records], ids: Iterable[str], not_found: str, action: str) -> Records:
     """One unknown id makes EC2 refuse the whole request and name it; the others are then asked for again."""
     rest = sorted(set(ids))
-    records: list[dict[str, Any]] = []
+    records: Records = {}
     while rest:
         batch = rest[:_BATCH]
         try:
             with errors(action):
-                records += ask(batch)
+                records |= ask(batch)
         except AwsError as error:
             unknown = set(_ID.findall(str(error))) & set(batch)
             if error.code != not_found or not unknown:

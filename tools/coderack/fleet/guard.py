@@ -88,11 +88,11 @@ def _loss(entry: Any) -> Loss | None:
 
 def _protected(address: str, kind: str, before: Mapping[str, Any]) -> str | None:
     if kind == "aws_instance":
-        # One whose role cannot be told counts as a GPU node.
+        # One whose role cannot be told counts as a GPU node; a tag may have been emptied or misspelt by hand.
         tags = before.get("tags_all") or before.get("tags")
-        role = tags.get(_ROLE_TAG, "gpu") if isinstance(tags, Mapping) else "gpu"
-        return "a GPU node" if role == "gpu" else None
-    if kind == "aws_s3_bucket" and _WEIGHTS.search(address):
+        role = tags.get(_ROLE_TAG) if isinstance(tags, Mapping) else None
+        return None if role == "ops" else "a GPU node"
+    if kind == "aws_s3_bucket" and (_WEIGHTS.search(address) or _WEIGHTS.search(str(before.get("bucket")))):
         return "the weights bucket"
     if kind == "aws_kms_key":
         # Which data a key encrypts, the plan does not tell; the stack has one for bucket, volumes and secret.

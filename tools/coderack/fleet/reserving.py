@@ -79,8 +79,7 @@ def offers(client: Any, wish: Mapping[str, Any], zone: str | None) -> list[Offer
     """What EC2 offers for `wish` (members of DescribeCapacityBlockOfferings), the cheapest first. Raises AwsError."""
     with errors("DescribeCapacityBlockOfferings"):
         pages = client.get_paginator("describe_capacity_block_offerings").paginate(**wish)
-        records = [record for page in pages for record in page["CapacityBlockOfferings"]]
-    found = [_offer(record) for record in records]
+        found = [_offer(record) for page in pages for record in page["CapacityBlockOfferings"]]
     return sorted(
         (one for one in found if zone in (None, one.zone)), key=lambda one: (one.price, one.starts_at, one.zone)
     )
@@ -143,12 +142,11 @@ def buy(client: Any, offer: Offer, env: str, directory: Path, now: datetime.date
                 InstancePlatform=_PLATFORM,
                 TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": tags}],
             )
+            return _held((answer.get("CapacityReservations") or [answer["CapacityReservation"]])[0])
     except AwsError as error:
         if error.code and not _may_have_bought(error.code):
             intent_file(directory).unlink()
         raise
-    records = answer.get("CapacityReservations") or [answer["CapacityReservation"]]
-    return _held(records[0])
 
 
 def save(directory: Path, block: Held) -> Path:
@@ -161,6 +159,24 @@ def save(directory: Path, block: Held) -> Path:
 
 def reservation_file(directory: Path) -> Path:
     return directory / "reservation.auto.tfvars.json"
+
+
+def elsewhere(directory: Path, region: str, now: datetime.datetime) -> str | None:
+    """Id and zone of a block in another region that the environment's file names and that has not ended.
+
+    Blocks are looked for in one region only: without this, a run that asks another one would buy a second block.
+    """
+    path = reservation_file(directory)
+    if not files.is_there(path):
+        return None
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))["capacity"]
+        zone, ends_at = known["zone"], datetime.datetime.fromisoformat(known["ends_at"])
+        gone = ends_at <= now or zone.startswith(region)
+        return None if gone else f"{known['reservation_id']} in {zone}, until {known['ends_at']}"
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        problem = f"is no block that this command wrote ({error}); look at it, and move it away to reserve another"
+        raise SpecError(str(path), (problem,)) from error
 
 
 def capacity(block: Held) -> dict[str, Any]:
