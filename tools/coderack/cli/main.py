@@ -1,11 +1,11 @@
 """The `coderack` command."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from coderack import __version__
-from coderack.cli import ask, fleet
 from coderack.cli.console import Program
 
 app = Program(
@@ -16,8 +16,28 @@ app = Program(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(fleet.app, name="fleet")
-app.command(name="ask")(ask.ask)
+_VERBS = ("ask", "fleet", "health")
+
+
+def _add_verbs(words: list[str]) -> None:
+    """Only the verb that is called is imported: the health timer's second must not go into HTTP clients."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    wanted = (first,) if first in _VERBS else _VERBS
+    if "ask" in wanted:
+        from coderack.cli import ask  # noqa: PLC0415
+
+        app.command(name="ask")(ask.ask)
+    if "fleet" in wanted:
+        from coderack.cli import fleet  # noqa: PLC0415
+
+        app.add_typer(fleet.app, name="fleet")
+    if "health" in wanted:
+        from coderack.cli import health  # noqa: PLC0415
+
+        app.add_typer(health.app, name="health")
+
+
+_add_verbs(sys.argv[1:])
 
 
 def _print_version(wanted: bool) -> None:
