@@ -9,3 +9,26 @@
     fake_proc(tmp_path / "proc", "infiniband")
     log = KernelLog(tmp_path / "kmsg"); log.add("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
 """
+
+from coderack_lab.gpu.costs import with_real_costs
+from coderack_lab.gpu.kmsg import KernelLog
+from coderack_lab.gpu.library import build_library, simulated
+from coderack_lab.gpu.procfs import fake_proc
+from coderack_lab.gpu.profiles import PROFILES, profile
+from coderack_lab.gpu.state import State, error, rising
+from coderack_lab.gpu.sysfs import Sysfs, fake_sysfs
+
+__all__ = [
+    "PROFILES",
+    "KernelLog",
+    "State",
+    "Sysfs",
+    "build_library",
+    "error",
+    "fake_proc",
+    "fake_sysfs",
+    "profile",
+    "rising",
+    "simulated",
+    "with_real_costs",
+]
