@@ -57,14 +57,17 @@ ASSUMED_US = {
     "nvmlDeviceGetP2PStatus": 20.0,
 }
 FIELD_US = 33219.9 / 282  # one batch of all fields
-# A per-link field that is served was never measured; a normal remote procedure call to the GPU's firmware takes 520 to 700 microseconds
-# (gpud's test log), and at worst each field is one. Unsupported ones took 11.
+# A per-link field that is served was never measured; a normal remote procedure call to the GPU's firmware takes 520 to
+# 700 microseconds (gpud's test log), and at worst each field is one. Unsupported ones took 11.
 LINK_FIELDS = (146, 161, 162, 163, 164, 165, 166, 167)
 LINK_FIELD_US = 600.0
 
 
 def with_real_costs(state: State, link_field_us: float = LINK_FIELD_US) -> State:
-    """Let every call cost what it costs on a real H200, and return the state. Costs of one GPU do not wait for another's."""
+    """Let every call cost what it costs on a real H200, and return the state.
+
+    A call of one GPU does not wait for another's, though a real driver may take turns.
+    """
     for call, cost in {**CALLS_US, **ASSUMED_US}.items():
         state.set(f"call.{call}.cost_us", cost)
     state.set("call.nvmlDeviceGetFieldValues.field.*.cost_us", f"{FIELD_US:.1f}")

@@ -1,7 +1,7 @@
 """What `nvmlDeviceGetFieldValues` knows on driver 580, by field id: value type and where the value comes from.
 
-Captured on one H200 (project facts, h200-one-gpu), item by item; ids that are missing here answered INVALID_ARGUMENT there. Names of
-the ids are nvidia-ml-py's `NVML_FI_DEV_*`.
+Captured on one H200 (project facts, h200-one-gpu), item by item; ids that are missing here answered INVALID_ARGUMENT
+there. Names of the ids are nvidia-ml-py's `NVML_FI_DEV_*`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _VALUES: dict[int, tuple[int, int]] = {
     81: (ULONGLONG, 7016638528),
     184: (UINT, 1),
     199: (UINT, 1),
-    **{i: (UINT, 0) for i in (226, 227, 228, 229)},
+    **dict.fromkeys((226, 227, 228, 229), (UINT, 0)),
     # Success with nothing in it: type 0 and zero bits, while nvidia-smi printed 200 and 700 W. Not a reading.
-    **{i: (DOUBLE, 0) for i in (147, 187, 188, 189, 190, 192, 270, 271, 272)},
+    **dict.fromkeys((147, 187, 188, 189, 190, 192, 270, 271, 272), (DOUBLE, 0)),
 }
 
 # Known to the driver and not served: the item keeps its type and answers NOT_SUPPORTED.
@@ -100,7 +100,7 @@ def field_keys() -> Iterator[tuple[str, str]]:
     """Key and value of every field and of its type, for all GPUs alike."""
     known: dict[int, tuple[int, str]] = {}
     for kind, ids in _UNSUPPORTED:
-        known.update({i: (kind, "error NOT_SUPPORTED") for i in ids})
+        known.update(dict.fromkeys(ids, (kind, "error NOT_SUPPORTED")))
     known.update({i: (kind, str(value)) for i, (kind, value) in _VALUES.items()})
     known.update({i: (kind, f"@{target}") for i, (kind, target) in _REFERENCES.items()})
     for i, (kind, value) in sorted(known.items()):

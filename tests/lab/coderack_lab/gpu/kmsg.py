@@ -21,8 +21,8 @@ class KernelLog:
     def add(self, text: str, *, level: int = WARNING, seconds: float | None = None, **tags: str) -> KernelLog:
         """Append one record, by default a second after the last; `seconds` is since boot.
 
-        Tags are the lines that follow a record in /dev/kmsg, such as SUBSYSTEM=pci. Characters outside printable ASCII are
-        escaped as the kernel does, so one record stays one line.
+        Tags are the lines that follow a record in /dev/kmsg, such as SUBSYSTEM=pci. Characters outside printable ASCII
+        are escaped as the kernel does, so one record stays one line.
         """
         self._time_us = self._time_us + 1_000_000 if seconds is None else int(seconds * 1e6)
         record = f"{_KERNEL * 8 + level},{self._sequence},{self._time_us},-;{_escaped(text)}\n"
@@ -32,13 +32,13 @@ class KernelLog:
         self._sequence += 1
         return self
 
-    def xid(self, number: int, detail: str, bus: str = "0000:1b:00", **options: float) -> KernelLog:
+    def xid(self, number: int, detail: str, bus: str = "0000:1b:00", seconds: float | None = None) -> KernelLog:
         """An Xid as the driver prints it: `NVRM: Xid (PCI:0000:1b:00): 79, …`."""
-        return self.add(f"NVRM: Xid (PCI:{bus}): {number}, {detail}", level=ERROR, seconds=options.get("seconds"))
+        return self.add(f"NVRM: Xid (PCI:{bus}): {number}, {detail}", level=ERROR, seconds=seconds)
 
-    def sxid(self, number: int, detail: str, bus: str = "0000:05:00.0", **options: float) -> KernelLog:
-        """An SXid of an NVSwitch: `nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, …`; the detail carries Fatal or Non-fatal."""
-        return self.add(f"nvidia-nvswitch0: SXid (PCI:{bus}): {number}, {detail}", level=ERROR, seconds=options.get("seconds"))
+    def sxid(self, number: int, detail: str, bus: str = "0000:05:00.0", seconds: float | None = None) -> KernelLog:
+        """An SXid of an NVSwitch: `nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, …`."""
+        return self.add(f"nvidia-nvswitch0: SXid (PCI:{bus}): {number}, {detail}", level=ERROR, seconds=seconds)
 
     def skip(self, count: int) -> KernelLog:
         """The ring buffer overwrote so many records before anybody read them: their sequence numbers are missing."""

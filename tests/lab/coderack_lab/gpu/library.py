@@ -29,7 +29,8 @@ def _recipe() -> str:
 def build_library(into: Path | None = None) -> Path:
     """Path of the library, compiled if this exact source has not been compiled into that folder yet (about a second).
 
-    Without a folder it goes to the clone's build folder, so that all its tests share it. Raises LabError with the compiler's words.
+    Without a folder it goes to the clone's build folder, so that all its tests share it. Raises LabError with the
+    compiler's words.
     """
     folder = (into or ROOT / ".build" / "gpu-sim") / f"nvml-{_recipe()}"
     library = folder / SONAME

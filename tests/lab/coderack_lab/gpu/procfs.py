@@ -10,7 +10,16 @@ from coderack_lab.gpu.sysfs import KINDS
 
 BOOT_ID = "11111111-2222-4333-8444-555555555555"
 _MODULES = {
-    "infiniband": ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia", "nvidia_peermem", "mlx5_ib", "mlx5_core", "ib_uverbs"),
+    "infiniband": (
+        "nvidia_uvm",
+        "nvidia_drm",
+        "nvidia_modeset",
+        "nvidia",
+        "nvidia_peermem",
+        "mlx5_ib",
+        "mlx5_core",
+        "ib_uverbs",
+    ),
     "efa": ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia", "efa", "ib_uverbs", "gdrdrv"),
     "pcie": ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"),
     "vm": ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"),
@@ -27,7 +36,8 @@ def _addresses(kind: str) -> list[str]:
 def fake_proc(into: Path, kind: str, *, driver: str = profiles.DRIVER, uptime: float = 864000.0) -> Path:
     """Make the tree of a healthy node of that kind below `into` and return `into`.
 
-    The kernel module's version stands in driver/nvidia/version; write it anew to get a mismatch with NVML's. Raises BadInput for an unknown kind.
+    `driver` is the loaded kernel module's version, in driver/nvidia/version; another than NVML's is a mismatch.
+    Raises BadInput for an unknown kind.
     """
     if kind not in KINDS:
         raise BadInput(f"kind of node {kind!r}; wanted one of: {', '.join(KINDS)}")
@@ -35,7 +45,7 @@ def fake_proc(into: Path, kind: str, *, driver: str = profiles.DRIVER, uptime: f
     files = {
         "cmdline": "BOOT_IMAGE=/boot/vmlinuz-6.8.0-1021 root=/dev/vda1 ro iommu=pt",
         "modules": "\n".join(f"{name} 1048576 0 - Live 0x0000000000000000" for name in _MODULES[kind]),
-        "meminfo": f"MemTotal:       2113456789 kB\nHugePages_Total:    {huge}\nHugePages_Free:     {huge}\nHugepagesize:       2048 kB",
+        "meminfo": f"MemTotal: 2113456789 kB\nHugePages_Total: {huge}\nHugePages_Free: {huge}\nHugepagesize: 2048 kB",
         "uptime": f"{uptime:.2f} {uptime * 100:.2f}",
         "version": "Linux version 6.8.0-1021-generic (builder@lab) #23 SMP",
         "sys/kernel/osrelease": "6.8.0-1021-generic",
@@ -46,7 +56,9 @@ def fake_proc(into: Path, kind: str, *, driver: str = profiles.DRIVER, uptime: f
         files["driver/nvidia/version"] = f"{module}\nGCC version:  gcc version 12.3.0"
     for minor, address in enumerate(_addresses(kind)):
         about = {"Model": "NVIDIA GPU", "Bus Location": address, "Device Minor": minor, "GPU Excluded": "No"}
-        files[f"driver/nvidia/gpus/{address}/information"] = "\n".join(f"{key}: \t {value}" for key, value in about.items())
+        files[f"driver/nvidia/gpus/{address}/information"] = "\n".join(
+            f"{key}: \t {value}" for key, value in about.items()
+        )
     for name, text in files.items():
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         (into / name).write_text(f"{text}\n" if text else "")

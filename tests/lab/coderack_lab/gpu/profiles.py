@@ -1,12 +1,13 @@
 """Whole, healthy nodes. What is captured and what is put together from public sources is said at each part.
 
-Sources: [own] project capture h200-one-gpu (driver 580.159.04); [table] the table of expected values in the project's facts on GPU health, which
-names its own sources (public `nvidia-smi -a` of H100 SXM, NVIDIA Health Validation, NCCL topology dumps); [est] our estimate.
+Sources: [own] project capture h200-one-gpu (driver 580.159.04); [table] expected values in the project's facts on GPU
+health, which names its own sources (public `nvidia-smi -a` of H100 SXM, NVIDIA Health Validation, NCCL topology dumps);
+[est] our estimate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from coderack_lab.errors import BadInput
 from coderack_lab.gpu.fields import UINT, field_keys
@@ -33,7 +34,7 @@ def uuid(slot: int) -> str:
     return f"GPU-{slot:08x}-aaaa-bbbb-cccc-{slot:012x}"
 
 
-def _set_all(state: State, prefix: str, values: dict[str, Value]) -> None:
+def _set_all(state: State, prefix: str, values: Mapping[str, Value]) -> None:
     for key, value in values.items():
         state.set(f"{prefix}{key}", value)
 
@@ -122,8 +123,17 @@ _HOPPER: dict[str, Value] = {
     "tlimit.gpu_max": 0,
     **{f"ecc.total.{e}.{c}": 0 for e in ("corrected", "uncorrected") for c in ("volatile", "aggregate")},
     # Of the locations only DRAM (2) and SRAM (7) are served on Hopper.
-    **{f"ecc.location.{e}.{c}.{at}": 0 for e in ("corrected", "uncorrected") for c in ("volatile", "aggregate") for at in (2, 7)},
-    **{f"sram.{c}.{e}": 0 for c in ("volatile", "aggregate") for e in ("corrected", "uncorrected_parity", "uncorrected_secded")},
+    **{
+        f"ecc.location.{e}.{c}.{at}": 0
+        for e in ("corrected", "uncorrected")
+        for c in ("volatile", "aggregate")
+        for at in (2, 7)
+    },
+    **{
+        f"sram.{c}.{e}": 0
+        for c in ("volatile", "aggregate")
+        for e in ("corrected", "uncorrected_parity", "uncorrected_secded")
+    },
     **{f"sram.bucket.{unit}": 0 for unit in ("l2", "sm", "pcie", "mcu", "other")},
     "sram.threshold_exceeded": 0,
     **{f"remapped.{what}": 0 for what in ("corrected", "uncorrected", "pending", "failure")},
@@ -239,11 +249,19 @@ def _identities(state: State) -> None:
 
 
 def _live_links(state: State) -> None:
-    """Every link up at full speed, as a clean machine shows it. Capabilities as `nvidia-smi nvlink -c` prints them [est]."""
+    """Every link up at full speed, without an error and with every capability [est]."""
     _set_all(
         state,
         "gpu.*.link.*.",
-        {"state": 1, "version": 6, "speed_mbps": LINK_SPEED_MBPS, "power_state": 0, "replay": 0, "recovery": 0, "crc": 0}
+        {
+            "state": 1,
+            "version": 6,
+            "speed_mbps": LINK_SPEED_MBPS,
+            "power_state": 0,
+            "replay": 0,
+            "recovery": 0,
+            "crc": 0,
+        }
         | {"crc_data": 0, "ecc_data": 0, **{f"capability.{n}": 1 for n in range(6)}},
     )
     _set_all(state, "gpu.*.p2p.*.", {str(index): 0 for index in range(5)})
@@ -257,8 +275,11 @@ def _switched(state: State) -> None:
         link = 0
         for switch, count in enumerate(LINKS_PER_SWITCH):
             for port in range(count):
-                remote = {"bus_id": f"00000000:{SWITCH_BUS_IDS[switch].upper()}:00.0", "link": slot * count + port}
-                _set_all(state, f"gpu.{slot}.link.{link}.remote.", dict(remote))
+                remote: dict[str, Value] = {
+                    "bus_id": f"00000000:{SWITCH_BUS_IDS[switch].upper()}:00.0",
+                    "link": slot * count + port,
+                }
+                _set_all(state, f"gpu.{slot}.link.{link}.remote.", remote)
                 link += 1
     _set_all(state, "gpu.*.link.*.remote.", {"type": 2, "device_id": hex(SWITCH_DEVICE_ID)})
     _set_all(state, "gpu.*.field.", {"147": LINKS, "147.type": UINT})  # 18 on HGX is [est]: never seen by us

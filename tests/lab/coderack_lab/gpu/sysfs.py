@@ -7,14 +7,16 @@ Kinds of node:
   vm          one H200 passed through, a virtio network card
   none        no NVIDIA function
 
-Sources: gpud's public `sys-class-infiniband-h100.0` tree (names, firmware, rates, which counters there are and that a healthy port shows
-`excessive_buffer_overrun_errors` 15, which is that counter's ceiling); the kernel's EFA driver (counter names); rdma-core PR #884
-(an EFA port has link layer Unknown and firmware 0.0.0.0). PCI topology is made up, with a GPU and its NIC below one PCIe switch.
+Sources: gpud's public `sys-class-infiniband-h100.0` tree (names, firmware, rates, which counters there are and that a
+healthy port shows `excessive_buffer_overrun_errors` 15, which is that counter's ceiling); the kernel's EFA driver
+(counter names); rdma-core PR #884 (an EFA port has link layer Unknown and firmware 0.0.0.0). PCI topology is made up,
+with a GPU and its NIC below one PCIe switch.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,7 +110,8 @@ def _write(file: Path, value: object) -> None:
 def config_space(vendor: int, device: int, class_code: int, acs_control: int | None) -> bytes:
     """PCI configuration space of a function, with an ACS capability when `acs_control` is given.
 
-    The capability is the first extended one, at 0x100: id 0x000d, its control word at 0x106 (PCI Express base specification, ACS).
+    The capability is the first extended one, at 0x100: id 0x000d, its control word at 0x106 (PCI Express base
+    specification, ACS).
     """
     space = bytearray(4096)
     struct.pack_into("<HH", space, 0, vendor, device)
@@ -192,7 +195,7 @@ class Sysfs:
     # ---- building ----
 
     def function(
-        self, parent: Path, address: str, vendor: int, device: int, class_code: int, acs: int | None = None
+        self, parent: Path, address: str, vendor: int, device: int, class_code: int, *, acs: int | None = None
     ) -> Function:
         folder = parent / address
         speed, width = ("32.0 GT/s PCIe", 16) if class_code != CLASS_ETHERNET else ("16.0 GT/s PCIe", 8)
@@ -209,7 +212,7 @@ class Sysfs:
             "max_link_speed": speed,
             "current_link_width": width,
             "max_link_width": width,
-            "aer_dev_correctable": "RxErr 0\nBadTLP 0\nBadDLLP 0\nRollover 0\nTimeout 0\nNonFatalErr 0\nTOTAL_ERR_COR 0",
+            "aer_dev_correctable": "RxErr 0\nBadTLP 0\nBadDLLP 0\nRollover 0\nTimeout 0\nTOTAL_ERR_COR 0",
             "aer_dev_nonfatal": "Undefined 0\nTOTAL_ERR_NONFATAL 0",
             "aer_dev_fatal": "Undefined 0\nTOTAL_ERR_FATAL 0",
         }
@@ -231,7 +234,9 @@ class Sysfs:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target.resolve())
 
-    def rdma(self, name: str, function: Function, values: dict[str, object], counters: dict[str, dict[str, int]]) -> None:
+    def rdma(
+        self, name: str, function: Function, values: dict[str, object], counters: dict[str, dict[str, int]]
+    ) -> None:
         """An RDMA device below its PCI function; keys of `values` that start with `ports/` are the port's."""
         folder = function.folder / "infiniband" / name
         for key, value in values.items():
@@ -245,7 +250,13 @@ class Sysfs:
 
     def net(self, name: str, function: Function, speed_mbps: int, mtu: int, address: str) -> None:
         folder = function.folder / "net" / name
-        for key, value in {"operstate": "up", "carrier": 1, "carrier_changes": 2, "speed": speed_mbps, "mtu": mtu}.items():
+        for key, value in {
+            "operstate": "up",
+            "carrier": 1,
+            "carrier_changes": 2,
+            "speed": speed_mbps,
+            "mtu": mtu,
+        }.items():
             _write(folder / key, value)
         _write(folder / "address", address)
         self._link(folder / "device", function.folder)
@@ -319,7 +330,9 @@ def _efa(tree: Sysfs) -> None:
             bus = int(profiles.GPU_BUS_IDS[slot], 16) + 1 + number
             nic = tree.function(port, f"0000:{bus:02x}:00.0", AMAZON, 0xEFA2, CLASS_ETHERNET)
             about: dict[str, object] = {"hca_type": "", "fw_ver": "0.0.0.0", "node_type": "4: unspecified"}
-            about |= {"node_guid": f"0000:0000:00{slot:02x}:{number:04x}"} | _ib_port("100 Gb/sec (4X EDR)", "Unknown", "0x0")
+            about |= {"node_guid": f"0000:0000:00{slot:02x}:{number:04x}"} | _ib_port(
+                "100 Gb/sec (4X EDR)", "Unknown", "0x0"
+            )
             tree.rdma(f"rdmap{bus}s0", nic, about, {"hw_counters": _EFA_HARDWARE_COUNTERS})
     ena = tree.function(tree.root / "devices/pci0000:00", "0000:00:05.0", AMAZON, 0xEC20, CLASS_ETHERNET)
     tree.net("ens5", ena, 100000, 9001, "02:00:00:00:00:05")
@@ -336,7 +349,17 @@ def _vm(tree: Sysfs) -> None:
     tree.net("eth0", card, -1, 1500, "02:00:00:00:00:02")
 
 
-KINDS = {"infiniband": _infiniband, "efa": _efa, "pcie": _pcie, "vm": _vm, "none": lambda tree: None}
+def _nothing(tree: Sysfs) -> None:
+    """A node without any of it."""
+
+
+KINDS: dict[str, Callable[[Sysfs], None]] = {
+    "infiniband": _infiniband,
+    "efa": _efa,
+    "pcie": _pcie,
+    "vm": _vm,
+    "none": _nothing,
+}
 
 
 def fake_sysfs(into: Path, kind: str) -> Sysfs:
