@@ -11,6 +11,7 @@ from coderack.spec.checked import SpecError
 
 if TYPE_CHECKING:
     from coderack.health.cluster import Answered
+    from coderack.health.findings import Finding
     from coderack.health.node import Pass, Settings
 
 # The room is imported by the verbs, not here: every verb of `coderack` would pay for it.
@@ -31,11 +32,15 @@ ProfileOption = Annotated[
 ]  # fmt: skip
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the profile, e.g. network.kind=efa. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a value of the profile, e.g. network.kind=efa. Repeatable."
+    ),
 ]
 SysfsOption = Annotated[Path, typer.Option("--sysfs-root", metavar="DIR", help="Where sysfs is mounted.")]
 ProcOption = Annotated[Path, typer.Option("--proc-root", metavar="DIR", help="Where proc is mounted.")]
-KmsgOption = Annotated[Path, typer.Option("--kmsg", metavar="FILE", help="Kernel log: /dev/kmsg or a file of its records.")]
+KmsgOption = Annotated[
+    Path, typer.Option("--kmsg", metavar="FILE", help="Kernel log: /dev/kmsg or a file of its records.")
+]
 StateOption = Annotated[Path, typer.Option("--state-dir", metavar="DIR", help="Where the history is kept.")]
 DeadlineOption = Annotated[
     float, typer.Option("--deadline", metavar="SECONDS", min=1, help="A pass ends by then, whatever hangs.")
@@ -123,7 +128,9 @@ def gate(
     strict: Annotated[bool, typer.Option("--strict", help="Warnings close the gate, too.")] = False,
     wait: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0, help="Look again for so long while something is only unknown: links train."),
+        typer.Option(
+            metavar="SECONDS", min=0, help="Look again for so long while something is only unknown: links train."
+        ),
     ] = 0.0,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Between two looks.")] = 10.0,
     sysfs_root: SysfsOption = _SYS,
@@ -153,7 +160,9 @@ def gate(
         time.sleep(every)
     for finding in done.report.findings:
         if finding.severity != Severity.INFO:
-            typer.echo(f"{finding.severity.value}: {finding.subject}: {finding.seen}; wanted: {finding.wanted}. {finding.remedy}")
+            typer.echo(
+                f"{finding.severity.value}: {finding.subject}: {finding.seen}; wanted: {finding.wanted}. {finding.remedy}"
+            )
     code = Exit.DOES_NOT_HOLD if shut else Exit.UNKNOWN if unknown else Exit.HOLDS
     reason = "" if code is Exit.HOLDS else _reason(done, closing | {Severity.UNKNOWN})
     # Last, so that it is what `systemctl status` shows.
@@ -208,11 +217,14 @@ def watch(
 def cluster(
     env: Annotated[str, typer.Option("--env", metavar="ENV", help="Environment: a directory of the inventories.")],
     inventories: Annotated[
-        Path, typer.Option("--inventories", metavar="DIR", envvar="CODERACK_INVENTORIES", help="Where environments lie.")
+        Path,
+        typer.Option("--inventories", metavar="DIR", envvar="CODERACK_INVENTORIES", help="Where environments lie."),
     ] = Path("inventories"),
     ssh: Annotated[
         str | None,
-        typer.Option("--ssh", metavar="WORDS", help="Instead of ssh as Ansible calls it; {name} and {address} are filled in."),
+        typer.Option(
+            "--ssh", metavar="WORDS", help="Instead of ssh as Ansible calls it; {name} and {address} are filled in."
+        ),
     ] = None,
     command: Annotated[
         str, typer.Option("--command", metavar="WORDS", help="What to run on each node; {name} is filled in.")
@@ -240,7 +252,10 @@ def cluster(
     except (SpecError, client.NoConnection) as error:
         fail(Exit.BAD_INPUT, error)
     except (KeyError, IndexError, ValueError) as error:
-        fail(Exit.BAD_INPUT, f"--ssh or --command: {error}; only {{name}} and {{address}} are filled in, write {{{{ for a brace")
+        fail(
+            Exit.BAD_INPUT,
+            f"--ssh or --command: {error}; only {{name}} and {{address}} are filled in, write {{{{ for a brace",
+        )
     except (inventory.NoInventory, OSError) as error:
         fail(Exit.UNKNOWN, error)
     begun = time.monotonic()
@@ -306,7 +321,7 @@ def _print_node(done: "Pass") -> None:
     )
 
 
-def _print_findings(rows: list[tuple[str, object]], with_node: bool) -> None:
+def _print_findings(rows: "list[tuple[str, Finding]]", with_node: bool) -> None:
     import sys  # noqa: PLC0415
 
     from rich import box  # noqa: PLC0415
@@ -314,16 +329,20 @@ def _print_findings(rows: list[tuple[str, object]], with_node: bool) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from coderack.health.findings import Finding  # noqa: PLC0415
-
     if not rows:
         return
     table = Table(box=box.SIMPLE_HEAD)
     for heading in (*(["node"] if with_node else []), "severity", "finding", "about", "seen", "wanted", "action"):
         table.add_column(heading, overflow="fold")
     for name, finding in rows:
-        assert isinstance(finding, Finding)  # noqa: S101  (for the type checker)
-        cells = [finding.severity.value, finding.id, str(finding.subject), finding.seen, finding.wanted, finding.action.value]
+        cells = [
+            finding.severity.value,
+            finding.id,
+            str(finding.subject),
+            finding.seen,
+            finding.wanted,
+            finding.action.value,
+        ]
         # Text: kernel log lines have brackets, which rich would take for its markup.
         table.add_row(*(Text(cell) for cell in ([name, *cells] if with_node else cells)))
     # A pipe has no width, and the default of 80 columns would fold what a script looks for.

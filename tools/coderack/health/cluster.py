@@ -35,9 +35,7 @@ def ask(commands: Mapping[str, Sequence[str]], seconds: float, parallel: int) ->
 def _ask(name: str, words: Sequence[str], seconds: float) -> Answered:
     begun = time.monotonic()
     try:
-        done = subprocess.run(
-            list(words), stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-        )
+        done = subprocess.run(list(words), stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         return _unreachable(name, f"no answer after {seconds:.0f} s")
     except OSError as error:

@@ -129,9 +129,7 @@ class History:
 
     def _acknowledge(self, code: str) -> None:
         """`xid-79` or a line's name; `all`."""
-        self.events = {
-            key: event for key, event in self.events.items() if code != "all" and event_id(event) != code
-        }
+        self.events = {key: event for key, event in self.events.items() if code != "all" and event_id(event) != code}
 
     # What rules ask ---------------------------------------------------------------------------------------------------
 
@@ -205,9 +203,7 @@ class History:
 def run_record(now: Moment, counters: Mapping[str, float], history: History) -> dict[str, Any]:
     """The record of a pass, with those counters only that changed since the pass before."""
     same_boot = history.moment is not None and history.moment.boot == now.boot
-    changed = {
-        key: value for key, value in counters.items() if not same_boot or history.counters.get(key) != value
-    }
+    changed = {key: value for key, value in counters.items() if not same_boot or history.counters.get(key) != value}
     return {"k": "run", "t": now.wall, "up": now.uptime, "boot": now.boot, "c": changed, **history.small()}
 
 

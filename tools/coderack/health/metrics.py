@@ -105,7 +105,12 @@ def _findings(one: Pass) -> Iterator[Series]:
 
 def _gpu(index: int, gpu: Probe) -> Iterator[Series]:
     labels = {"gpu": str(index), "uuid": gpu.text("uuid") or ""}
-    info = {**labels, "bus_id": gpu.text("bus_id") or "", "model": gpu.text("name") or "", "vbios": gpu.text("vbios") or ""}
+    info = {
+        **labels,
+        "bus_id": gpu.text("bus_id") or "",
+        "model": gpu.text("name") or "",
+        "vbios": gpu.text("vbios") or "",
+    }
     yield "coderack_gpu_info", info, 1.0
     for key, name, factor in (
         ("temperature", "temperature_celsius", 1.0),

@@ -13,7 +13,7 @@ from coderack.health.history import History, event_record, merged, run_record
 from coderack.health.judge import counters, judge
 from coderack.health.probes import files, host, kernel_log, nvml, pci, rdma, services
 from coderack.health.processes import Step
-from coderack.health.readings import ANSWERED, Answer, LogEvent, Moment, NodeReadings, Probe
+from coderack.health.readings import ANSWERED, SKIPPED, Answer, LogEvent, Moment, NodeReadings, Probe
 from coderack.health.report import Report, facts
 from coderack.health.rules.common import Case, finding
 from coderack.health.rules.network import fabric_devices
@@ -119,8 +119,18 @@ def _nothing(_step: Step) -> Mapping[str, Answer]:
 def assemble(name: str, now: Moment, results: Mapping[str, Probe], wanted: GpuProfile) -> NodeReadings:
     """The readings of a pass from its probes, with the kernel log's events as such."""
     gpus = tuple(results[f"gpu{index}"] for index in range(wanted.gpus.count))
-    rest = {key: results[key] for key in ("driver", "pairs", "pci", "network", "host", "services", "log") if key in results}
-    readings = NodeReadings(name, now, gpus, **rest)
+    readings = NodeReadings(
+        name,
+        now,
+        gpus,
+        driver=results.get("driver", Probe("driver", SKIPPED)),
+        pairs=results.get("pairs", Probe("pairs", SKIPPED)),
+        pci=results["pci"],
+        network=results["network"],
+        host=results["host"],
+        services=results["services"],
+        log=results["log"],
+    )
     return replace(readings, events=tuple(merged(_events(readings.log, now))))
 
 
@@ -190,9 +200,7 @@ def _history_problems(loaded: state.Loaded, now: Moment, settings: Settings, alo
     return found
 
 
-def _save(
-    settings: Settings, records: list[dict[str, object]], history: History, rewrite: bool
-) -> list[Finding]:
+def _save(settings: Settings, records: list[dict[str, object]], history: History, rewrite: bool) -> list[Finding]:
     try:
         state.append(settings.state_dir, records, history, rewrite)
     except OSError as error:
@@ -213,5 +221,3 @@ def acknowledge(settings: Settings, code: str) -> int:
         history.advance(record)
         state.append(settings.state_dir, [record], history)
     return before - len(history.events)
-
-

@@ -77,6 +77,10 @@ class Probe:
         names = {rest.split(".", 1)[0] for rest, _ in self.under(prefix)}
         return sorted(names, key=_natural)
 
+    def between(self, prefix: str, suffix: str) -> list[str]:
+        """What stands between both in keys that have both; for names with dots in them, such as PCI bus ids."""
+        return sorted(rest.removesuffix(suffix) for rest, _ in self.under(prefix) if rest.endswith(suffix))
+
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:

@@ -177,13 +177,7 @@ SXIDS: dict[int, Meaning] = {
         number: _always_fatal("NVSwitch error that is always fatal to the whole fabric")
         for number in (10003, 12020, 22003, 22011, *range(23001, 23018))
     },
-    **{
-        number: _SINGLE_BIT
-        for number in (
-            11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011, 19049, 19055, 19057, 19059, 19062, 19065, 19068,
-            19071, 24001, 24002, 24003,
-        )
-    },
+    **dict.fromkeys((11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011, 19049, 19055, 19057, 19059, 19062, 19065, 19068, 19071, 24001, 24002, 24003), _SINGLE_BIT),
     10004: _watch("NVSwitch is over its temperature limit", "check cooling", _GUIDE, "NVLink becomes slower"),
     10005: _note("NVSwitch is below its temperature limit again", "none", _GUIDE),
     11004: _drain("ingress access violation", "restart vLLM; if it returns, restart the node", _GUIDE),

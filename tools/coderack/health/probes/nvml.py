@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from coderack.health.readings import Answer, bus_id
@@ -32,6 +33,7 @@ _FIELDS = {
     271: "throttled_ns.power_brake",
 }
 _CLOCKS = {"sm": 1, "memory": 2}
+
 
 class Recorder:
     """Collects answers and tells the parent which step runs, so that a hang can be named."""
@@ -142,7 +144,7 @@ def read_pairs(step: Callable[[str], None]) -> dict[str, Answer]:
     step("handles")
     handles: dict[int, Any] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
-        handle = record.ask(f"handle.{index}", lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))
+        handle = record.ask(f"handle.{index}", partial(nvml.nvmlDeviceGetHandleByIndex, index))
         record.answers.pop(f"handle.{index}")
         if handle is not None:
             handles[index] = handle
@@ -152,9 +154,7 @@ def read_pairs(step: Callable[[str], None]) -> dict[str, Answer]:
             if one != other:
                 record.ask(
                     f"{one}.{other}",
-                    lambda first=first, second=second: nvml.nvmlDeviceGetP2PStatus(
-                        first, second, nvml.NVML_P2P_CAPS_INDEX_NVLINK
-                    ),
+                    partial(nvml.nvmlDeviceGetP2PStatus, first, second, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
                 )
     return record.answers
 
@@ -208,7 +208,7 @@ def _memory(nvml: Any, gpu: Any, record: Recorder) -> None:
             record.answers[f"banks.{name}"] = Answer(int(getattr(histogram, name)))
     for kind, number in (("corrected", 0), ("uncorrected", 1)):
         for span, counter in (("volatile", 0), ("aggregate", 1)):
-            record.ask(f"ecc.{kind}.{span}", lambda n=number, c=counter: nvml.nvmlDeviceGetTotalEccErrors(gpu, n, c))
+            record.ask(f"ecc.{kind}.{span}", partial(nvml.nvmlDeviceGetTotalEccErrors, gpu, number, counter))
     _sram(nvml, gpu, record)
     _repair(nvml, gpu, record)
 
@@ -234,10 +234,10 @@ def _load(nvml: Any, gpu: Any, record: Recorder) -> None:
     record.ask("power.usage", lambda: nvml.nvmlDeviceGetPowerUsage(gpu))
     record.ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
     for name, clock in _CLOCKS.items():
-        record.ask(f"clock.{name}", lambda clock=clock: nvml.nvmlDeviceGetClockInfo(gpu, clock))
-        record.ask(f"clock.{name}.max", lambda clock=clock: nvml.nvmlDeviceGetMaxClockInfo(gpu, clock))
-        record.ask(f"clock.{name}.application", lambda clock=clock: nvml.nvmlDeviceGetApplicationsClock(gpu, clock))
-        record.ask(f"clock.{name}.default", lambda clock=clock: nvml.nvmlDeviceGetDefaultApplicationsClock(gpu, clock))
+        record.ask(f"clock.{name}", partial(nvml.nvmlDeviceGetClockInfo, gpu, clock))
+        record.ask(f"clock.{name}.max", partial(nvml.nvmlDeviceGetMaxClockInfo, gpu, clock))
+        record.ask(f"clock.{name}.application", partial(nvml.nvmlDeviceGetApplicationsClock, gpu, clock))
+        record.ask(f"clock.{name}.default", partial(nvml.nvmlDeviceGetDefaultApplicationsClock, gpu, clock))
 
 
 def _pcie(nvml: Any, gpu: Any, record: Recorder) -> None:
@@ -261,7 +261,7 @@ def _fabric(nvml: Any, gpu: Any, record: Recorder) -> None:
             if failure.error in ("ARGUMENT_VERSION_MISMATCH", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND"):
                 continue
             record.answers["fabric.state"] = failure
-            return
+            return None
         return _record_fabric(info, record)
     info = nvml.c_nvmlGpuFabricInfo_t()
     try:
@@ -298,10 +298,10 @@ def _links(nvml: Any, gpu: Any, record: Recorder) -> None:
     for link in range(links):
         key = f"link.{link}.state"
         if record.answers[key].error is not None:
-            record.ask(key, lambda link=link: nvml.nvmlDeviceGetNvLinkState(gpu, link))
+            record.ask(key, partial(nvml.nvmlDeviceGetNvLinkState, gpu, link))
         if record.answers[key].value in (1, 2):
-            record.ask(f"link.{link}.remote", lambda link=link: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, link))
-            pci = record.ask("_", lambda link=link: nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link))
+            record.ask(f"link.{link}.remote", partial(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, gpu, link))
+            pci = record.ask("_", partial(nvml.nvmlDeviceGetNvLinkRemotePciInfo, gpu, link))
             if pci is not None:
                 record.answers[f"link.{link}.peer"] = Answer(bus_id(_plain(pci.busId)))  # type: ignore[arg-type]
     record.answers.pop("_", None)

@@ -47,7 +47,7 @@ def _switches(case: Case) -> Iterator[Finding]:
     pci, wanted = case.readings.pci, case.wanted.fabric.nvswitches
     if not wanted or not pci.complete or pci["bus"].error is not None:
         return
-    switches = pci.names("switch.")
+    switches = pci.between("switch.", ".alive")
     if len(switches) < wanted:
         yield finding("nvswitch-missing", case.node, f"{len(switches)} NVSwitches on the PCI bus", wanted)
     for bus in switches:
@@ -79,7 +79,9 @@ def _state(case: Case, probe: Probe, gpu: Subject) -> Iterator[Finding]:
 def _completed(probe: Probe, gpu: Subject) -> Iterator[Finding]:
     """The status means something only now."""
     if probe["fabric.status"].value != 0:
-        yield finding("fabric-failed", gpu, f"fabric completed with status {probe['fabric.status']}", "status 0 (success)")
+        yield finding(
+            "fabric-failed", gpu, f"fabric completed with status {probe['fabric.status']}", "status 0 (success)"
+        )
     mask = probe.integer("fabric.health_mask") or 0
     for shift, (kind, name) in _MASK.items():
         if mask >> shift & 0x3 == 1:

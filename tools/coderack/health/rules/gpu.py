@@ -61,9 +61,7 @@ def _modes(case: Case, probe: Probe, gpu: Subject) -> Iterator[Finding]:
             )
     if wanted.persistence:
         yield from expect("persistence-mode", gpu, "persistence", probe["persistence_mode"], 1, lambda x: _ON.get(x, x))
-    yield from expect(
-        "compute-mode", gpu, "compute mode", probe["compute_mode"], 0, lambda x: _COMPUTE_MODES.get(x, x)
-    )
+    yield from expect("compute-mode", gpu, "compute mode", probe["compute_mode"], 0, lambda x: _COMPUTE_MODES.get(x, x))
 
 
 def _memory(case: Case, probe: Probe, gpu: Subject) -> Iterator[Finding]:
@@ -92,9 +90,7 @@ def _storm(case: Case, probe: Probe, gpu: Subject) -> Iterator[Finding]:
         yield finding("ecc-correctable-storm", gpu, f"{rate:.0f} corrected errors/s", f"under {limit:.0f}/s")
 
 
-def _zero(
-    kind: str, gpu: Subject, what: str, probe: Probe, key: str, optional: bool = False
-) -> Iterator[Finding]:
+def _zero(kind: str, gpu: Subject, what: str, probe: Probe, key: str, optional: bool = False) -> Iterator[Finding]:
     answer = probe[key]
     if answer.error is not None:
         if not optional:

@@ -53,7 +53,7 @@ def _probe(case: Case, probe: Probe, subject: Subject) -> Iterator[Finding]:
 
 
 def _none_wanted(case: Case) -> Iterator[Finding]:
-    if buses := case.readings.pci.names("gpu."):
+    if buses := case.readings.pci.between("gpu.", ".alive"):
         yield finding("gpu-unexpected", case.node, f"{len(buses)} GPUs on the PCI bus", "none")
 
 
@@ -75,7 +75,7 @@ def _count(case: Case) -> Iterator[Finding]:
     elif count > wanted:
         yield finding("gpu-unexpected", case.node, f"{count} GPUs", wanted)
     elif count < wanted:
-        on_bus = len(case.readings.pci.names("gpu.")) if case.readings.pci["bus"].error is None else None
+        on_bus = len(case.readings.pci.between("gpu.", ".alive")) if case.readings.pci["bus"].error is None else None
         # Those that are on the bus and not with the driver have findings of their own.
         if on_bus is None or on_bus < wanted:
             seen = f"{count} GPUs with the driver, {'unknown' if on_bus is None else on_bus} on the PCI bus"
@@ -94,7 +94,7 @@ def _bus(case: Case) -> Iterator[Finding]:
                  for probe in case.readings.gpus)  # fmt: skip
     known = {value.partition(" ")[2]: value.partition(" ")[0] for value in case.history.gpus.values()}
     nvml = case.readings.driver.complete and case.readings.driver["init"].error is None
-    for bus in pci.names("gpu."):
+    for bus in pci.between("gpu.", ".alive"):
         uuid = known.get(bus)
         subject = Subject("gpu", f"GPU at {bus}" + (f" ({uuid})" if uuid else ""), None, uuid, bus)
         alive = pci[f"gpu.{bus}.alive"]

@@ -10,9 +10,9 @@ from coderack.health.rules.common import Case, confirmed, finding, numbers, unkn
 from coderack.spec.gpu import Limits
 
 # Where 8-, 16- and 4-bit counters of the management agent stop: seen on a real node (gpud #943).
-_FULL = {"link_downed": 255, "port_xmit_discards": 65535, "excessive_buffer_overrun_errors": 15,
-         "symbol_error": 65535, "port_rcv_errors": 65535, "link_error_recovery": 255,
-         "local_link_integrity_errors": 15}  # fmt: skip
+# Not the 4-bit `excessive_buffer_overrun_errors`: that same node's healthy ports stand at its end of 15.
+_FULL = {"link_downed": 255, "port_xmit_discards": 65535, "symbol_error": 65535, "port_rcv_errors": 65535,
+         "link_error_recovery": 255, "local_link_integrity_errors": 15}  # fmt: skip
 _EFA_SLOW = {"retrans_pkts"}
 _EFA_ERRORS = (
     "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err", "retrans_timeout_events", "unresponsive_remote_events",
@@ -75,7 +75,9 @@ def _count(case: Case, devices: list[str]) -> Iterator[Finding]:
     if wanted.kind == "efa" and not network.integer("verbs"):
         yield finding("efa-verbs", case.node, "/sys/class/infiniband_verbs is empty", "one entry per device")
     if missing := [device for device in wanted.devices if device not in devices]:
-        yield finding("hca-missing", case.node, f"not there: {', '.join(missing)}", f"{len(wanted.devices)} {name} devices")
+        yield finding(
+            "hca-missing", case.node, f"not there: {', '.join(missing)}", f"{len(wanted.devices)} {name} devices"
+        )
     elif wanted.wanted_count is not None and len(devices) < wanted.wanted_count:
         yield finding("hca-missing", case.node, f"{len(devices)} {name} devices", wanted.wanted_count)
     elif wanted.wanted_count is None and not devices:
@@ -136,7 +138,7 @@ def _ib_counters(case: Case, network: Probe, key: str, subject: Subject) -> Iter
         if answer.error is not None:
             unread.append(f"{name}: {answer.error}")
         # Newer firmware has wider counters, which pass these values: only one that stands there is full.
-        elif answer.value == _FULL[name] and not (case.history.increase(f"{key}/{name}", case.window) or (0, 0))[0]:
+        elif answer.value == _FULL.get(name) and not (case.history.increase(f"{key}/{name}", case.window) or (0, 0))[0]:
             yield finding("ib-counter-full", subject, f"{name} is {answer.value}", "below its end")
     if unread:
         yield finding("ib-counters", subject, "; ".join(unread[:3]), "numbers")
@@ -148,7 +150,14 @@ def _flaps(case: Case, key: str, subject: Subject) -> Iterator[Finding]:
     limit = case.wanted.limits.ib_link_downed_per_day
     today = case.history.increase_today(f"{key}/link_downed", case.readings.moment.wall)
     if today >= limit:
-        yield finding("ib-flap", subject, f"link lost {today:.0f} times today", f"fewer than {limit}", Severity.CRITICAL, Action.DRAIN)
+        yield finding(
+            "ib-flap",
+            subject,
+            f"link lost {today:.0f} times today",
+            f"fewer than {limit}",
+            Severity.CRITICAL,
+            Action.DRAIN,
+        )
     elif today:
         yield finding("ib-flap", subject, f"link lost {today:.0f} times today", "never")
 

@@ -51,7 +51,7 @@ def _access_control(case: Case) -> Iterator[Finding]:
     for key, answer in [*pci.answers.items(), *case.readings.network.answers.items()]:
         if (key.startswith("path.") or key.endswith(".path")) and answer.error is None:
             above.update(str(answer.value).split("/")[1:-1])
-    bridges = {bus: pci[f"bridge.{bus}.acs"] for bus in pci.names("bridge.") if bus in above}
+    bridges = {bus: pci[f"bridge.{bus}.acs"] for bus in pci.between("bridge.", ".acs") if bus in above}
     on = [bus for bus, answer in bridges.items() if answer.value == 1]
     unread = [bus for bus, answer in bridges.items() if answer.error is not None]
     if on:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from coderack.health.findings import Action, Finding, Severity, Subject
-from coderack.health.readings import NOT_SUPPORTED, Probe
+from coderack.health.readings import NOT_SUPPORTED, Answer, Probe
 from coderack.health.rules.common import Case, confirmed, finding, numbers, unknown
 
 _UP = (1, 2)  # active, and asleep to save power
@@ -136,7 +136,9 @@ def _crc(case: Case, key: str, subject: Subject) -> Iterator[Finding]:
         wanted = f"under {limits.nvlink_crc_per_second:g}/s"
         yield finding("nvlink-crc", subject, f"{rate:.0f} CRC errors/s", wanted, Severity.CRITICAL, Action.DRAIN)
     elif rate * 60 >= limits.nvlink_crc_per_minute:
-        yield finding("nvlink-crc", subject, f"{rate * 60:.1f} CRC errors/min", f"under {limits.nvlink_crc_per_minute:g}/min")
+        yield finding(
+            "nvlink-crc", subject, f"{rate * 60:.1f} CRC errors/min", f"under {limits.nvlink_crc_per_minute:g}/min"
+        )
 
 
 def _windows(case: Case, key: str, subject: Subject) -> Iterator[Finding]:
@@ -144,7 +146,12 @@ def _windows(case: Case, key: str, subject: Subject) -> Iterator[Finding]:
     for counter in ("recovery", "replay", "crc"):
         bad = case.history.windows_with_increase(f"{key}/{counter}", windows)
         if bad > windows // 2:
-            yield finding("nvlink-flapping", subject, f"{counter} errors in {bad} of the last {windows} passes", f"in at most {windows // 2}")
+            yield finding(
+                "nvlink-flapping",
+                subject,
+                f"{counter} errors in {bad} of the last {windows} passes",
+                f"in at most {windows // 2}",
+            )
             return
 
 
@@ -165,14 +172,17 @@ def _pairs(case: Case) -> Iterator[Finding]:
     for key, answer in pairs.answers.items():
         one, _, other = key.partition(".")
         if other and answer.value != 0:
-            status = f"no value ({answer.error})" if answer.error else _P2P.get(int(answer.value or 0), str(answer.value))
-            bad.setdefault(int(one), []).append(f"GPU {other}: {status}")
+            bad.setdefault(int(one), []).append(f"GPU {other}: {_status(answer)}")
     # A GPU that reaches nobody shows up on all others, too: name it once.
-    for one in sorted(bad, key=lambda one: -len(bad[one])):
-        if bad[one] and one < len(case.readings.gpus):
-            yield from _pair(case, one, bad[one])
+    for index in sorted(bad, key=lambda index: -len(bad[index])):
+        if bad[index] and index < len(case.readings.gpus):
+            yield from _pair(case, index, bad[index])
             for rest in bad.values():
-                rest[:] = [text for text in rest if not text.startswith(f"GPU {one}:")]
+                rest[:] = [text for text in rest if not text.startswith(f"GPU {index}:")]
+
+
+def _status(answer: Answer) -> str:
+    return f"no value ({answer.error})" if answer.error else _P2P.get(int(answer.value or 0), str(answer.value))
 
 
 def _pair(case: Case, one: int, others: list[str]) -> Iterator[Finding]:
