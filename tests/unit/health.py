@@ -6,7 +6,7 @@ nvidia-ml-py, real child processes, files and programs, and no patching.
 
 import ctypes
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coderack.health import expectations
@@ -40,6 +40,7 @@ class Simulated:
     profile: str = "h100-sxm"
     settings: list[str] = field(default_factory=list)
     deadline: float = 20.0
+    judged_as: str = ""  # another profile than this node's own
 
     def __post_init__(self) -> None:
         state_name, kind = KINDS[self.profile]
@@ -50,7 +51,8 @@ class Simulated:
             for number in range(32):
                 (self.root / f"sys/class/infiniband_verbs/uverbs{number}").mkdir(parents=True)
         gpu.fake_proc(self.root / "proc", kind)
-        self.log = gpu.KernelLog(self.root / "kmsg")
+        # Ten days after boot, as the tree's uptime says: what is logged next happened just now.
+        self.log = gpu.KernelLog(self.root / "kmsg").add("eth0: link becomes ready", seconds=863_900)
         self.units = {"nvidia-fabricmanager": "active", "nvidia-persistenced": "active"}
         self.packages = {
             "nvidia-fabricmanager-580": f"{DRIVER}-1",
@@ -111,7 +113,7 @@ class Simulated:
         return [*NETWORK.get(self.kind, ()), *self.settings]
 
     def base(self) -> str:
-        return self.profile.removesuffix("-efa")
+        return self.judged_as or self.profile.removesuffix("-efa")
 
     def look(self, after: float = 0.0) -> Pass:
         """One pass, `after` seconds of uptime later than the last."""
@@ -123,7 +125,7 @@ class Simulated:
         os.environ["PATH"] = str(self.programs)
         os.environ["CODERACK_LAB_NVML_STATE"] = str(self.root / "state")
         try:
-            return examine(self._settings())
+            return examine(self.where())
         finally:
             for name, value in before.items():
                 if value is None:
@@ -131,8 +133,8 @@ class Simulated:
                 else:
                     os.environ[name] = value
 
-    def _settings(self) -> Settings:
-        return Settings(
+    def where(self, **changes: Path) -> Settings:
+        settings = Settings(
             profile=expectations.load(self.base(), self.all_settings()),
             sysfs=self.root / "sys",
             proc=self.root / "proc",
@@ -141,6 +143,7 @@ class Simulated:
             deadline=self.deadline,
             node="gpu-a",
         )
+        return replace(settings, **changes)  # type: ignore[arg-type]
 
     def arguments(self) -> list[str]:
         """The same as options of `coderack health node`."""
@@ -164,11 +167,20 @@ def not_synchronised() -> str:
     return _TRACKING.format(offset="0.0", leap="Not synchronised")
 
 
+_loaded: list[Path] = []
+
+
 def load_library(into: Path) -> Path:
-    """Build the simulated NVML and load it here, where nvidia-ml-py's own dlopen by name then finds it."""
-    library = gpu.build_library(into)
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    return library
+    """Build the simulated NVML and load it here, where nvidia-ml-py's own dlopen by name then finds it. Once a process."""
+    if not _loaded:
+        built = gpu.build_library(into)
+        ctypes.CDLL(str(built), mode=ctypes.RTLD_GLOBAL)
+        _loaded.append(built)
+    return _loaded[0]
+
+
+def library() -> Path:
+    return _loaded[0]
 
 
 def short(findings: tuple[Finding, ...]) -> list[str]:

@@ -542,4 +542,3 @@ def test_every_kind_of_finding_about_a_node_is_made_by_some_scenario() -> None:
     }  # fmt: skip
     made = {want.split()[0] for scenario in SCENARIOS for want in scenario.found}
     assert set(KINDS) - made - elsewhere == set()
-

@@ -99,6 +99,7 @@ def probes(settings: Settings, history: History) -> dict[str, processes.Read]:
     found: dict[str, processes.Read] = {}
     gpus = wanted.gpus.count
     if gpus:
+        nvml.prepare()
         found |= {f"gpu{index}": partial(nvml.read_gpu, index) for index in range(gpus)}
         found["driver"] = nvml.read_driver
         if wanted.nvlink.peer_to_peer:

@@ -7,6 +7,7 @@ type 0 and value 0 is no reading, and signed values come in an unsigned field.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -103,6 +104,12 @@ def error_name(error: BaseException) -> str:
     if isinstance(code, int):
         return _ERRORS.get(code, f"CODE_{code}")
     return f"{type(error).__name__}: {error}"[:200]
+
+
+def prepare() -> None:
+    """Import the binding before children are forked, once instead of in each. The driver's library is not loaded by it."""
+    with contextlib.suppress(ImportError):
+        import pynvml  # noqa: F401, PLC0415
 
 
 def load() -> tuple[Any, Answer]:

@@ -243,7 +243,8 @@ def _at_least(kernel: str | None, wanted: tuple[int, int]) -> bool:
 
 def _distance(case: Case, devices: list[str]) -> Iterator[Finding]:
     """A GPU and a NIC are near when they share a bridge below the root port: PIX or PXB."""
-    if not case.wanted.network.affinity:
+    # One that is missing is said already, and its GPU would be far only for that.
+    if not case.wanted.network.affinity or len(devices) < (case.wanted.network.wanted_count or 0):
         return
     network, pci = case.readings.network, case.readings.pci
     near = {bridge for device in devices for bridge in _switch(network.text(f"{device}.path"))}
