@@ -25,10 +25,15 @@ KINDS = {
     "none": ("none", "none"),
 }
 NETWORK = {
-    "infiniband": ("network.kind=infiniband", "network.count=8", "network.rate_gbps=400", "network.pcie_width=16",
-                   "network.affinity=true"),
+    "infiniband": (
+        "network.kind=infiniband",
+        "network.count=8",
+        "network.rate_gbps=400",
+        "network.pcie_width=16",
+        "network.affinity=true",
+    ),
     "efa": ("network.kind=efa", "network.count=32", "network.gpu_direct=true", "network.affinity=true"),
-}  # fmt: skip
+}
 _RESULTS = {"active": "success", "failed": "signal", "inactive": "success", "activating": "success"}
 
 
@@ -171,7 +176,7 @@ _loaded: list[Path] = []
 
 
 def load_library(into: Path) -> Path:
-    """Build the simulated NVML and load it here, where nvidia-ml-py's own dlopen by name then finds it. Once a process."""
+    """Build the simulated NVML and load it here once, where nvidia-ml-py's own dlopen by name then finds it."""
     if not _loaded:
         built = gpu.build_library(into)
         ctypes.CDLL(str(built), mode=ctypes.RTLD_GLOBAL)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from coderack.clients import ssh
 from coderack.health import cluster
 from coderack.health.compare import COMPARED, compare
@@ -20,9 +21,18 @@ FACTS = {"driver": "580.159.04", "vbios": "96.00.89.00.01", "kernel": "6.8.0-102
 
 def _report(**changes: Any) -> dict[str, Any]:
     return {
-        "schema": "coderack.health-node/1", "node": "itself", "profile": "h100-sxm", "verdict": "healthy", "exit_code": 0,
-        "time": 1.0, "seconds": 0.2, "findings": [], "facts": FACTS, "probes": [], **changes,
-    }  # fmt: skip
+        "schema": "coderack.health-node/1",
+        "node": "itself",
+        "profile": "h100-sxm",
+        "verdict": "healthy",
+        "exit_code": 0,
+        "time": 1.0,
+        "seconds": 0.2,
+        "findings": [],
+        "facts": FACTS,
+        "probes": [],
+        **changes,
+    }
 
 
 def _says(text: str, code: int = 0) -> list[str]:
@@ -94,10 +104,20 @@ def _inventories(root: Path, names: list[str], variables: str = "ansible_user: a
         }
         for number, name in enumerate(names)
     }
-    ops = {"ops": {"ansible_host": "10.9.0.9", "fleet_private_address": "10.9.0.9", "fleet_gpus": {"model": "none", "count": 0},
-                   "fleet_fabric": {"kind": "none", "devices": []}}}  # fmt: skip
-    tree = {"all": {"children": {"gpu_nodes": {"hosts": nodes}, "ops_nodes": {"hosts": ops}},
-                    "vars": {"fleet_stack": "baremetal", "fleet_version": 1}}}  # fmt: skip
+    ops = {
+        "ops": {
+            "ansible_host": "10.9.0.9",
+            "fleet_private_address": "10.9.0.9",
+            "fleet_gpus": {"model": "none", "count": 0},
+            "fleet_fabric": {"kind": "none", "devices": []},
+        }
+    }
+    tree = {
+        "all": {
+            "children": {"gpu_nodes": {"hosts": nodes}, "ops_nodes": {"hosts": ops}},
+            "vars": {"fleet_stack": "baremetal", "fleet_version": 1},
+        }
+    }
     (root / "aws/group_vars").mkdir(parents=True)
     (root / "aws/hosts.yml").write_text(yaml.safe_dump(tree))
     (root / "aws/group_vars/all.yml").write_text(variables)
@@ -109,9 +129,19 @@ def _cluster(root: Path, script: str, *words: str) -> tuple[int, dict[str, Any],
     program = root / "answer.py"
     program.write_text(script)
     done = coderack(
-        "health", "cluster", "--env", "aws", "--inventories", str(root / "inventories"), "--json", "--ssh", "/bin/sh -c",
-        "--command", f"{sys.executable} {program} {{name}}", *words,
-    )  # fmt: skip
+        "health",
+        "cluster",
+        "--env",
+        "aws",
+        "--inventories",
+        str(root / "inventories"),
+        "--json",
+        "--ssh",
+        "/bin/sh -c",
+        "--command",
+        f"{sys.executable} {program} {{name}}",
+        *words,
+    )
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
@@ -138,11 +168,23 @@ def test_a_silent_node_makes_the_cluster_unknown(tmp_path: Path) -> None:
 
 
 def test_ssh_asks_no_question_and_takes_the_environments_user_and_arguments(tmp_path: Path) -> None:
-    root = _inventories(tmp_path, ["gpu-a"], 'ansible_user: ubuntu\nansible_ssh_common_args: -o ProxyJump=b -i "{{ inventory_dir }}/key"\n')
+    root = _inventories(
+        tmp_path,
+        ["gpu-a"],
+        'ansible_user: ubuntu\nansible_ssh_common_args: -o ProxyJump=b -i "{{ inventory_dir }}/key"\n',
+    )
     user, arguments = ssh.of_environment(root / "aws")
     words = ssh.words("10.0.0.11", user, arguments, "sudo -n coderack health node --json")
     assert words[:5] == ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-    assert words[5:] == ["-o", "ProxyJump=b", "-i", f"{root.resolve()}/aws/key", "--", "ubuntu@10.0.0.11", "sudo -n coderack health node --json"]
+    assert words[5:] == [
+        "-o",
+        "ProxyJump=b",
+        "-i",
+        f"{root.resolve()}/aws/key",
+        "--",
+        "ubuntu@10.0.0.11",
+        "sudo -n coderack health node --json",
+    ]
 
 
 def test_arguments_that_only_ansible_can_fill_in_are_refused(tmp_path: Path) -> None:
@@ -156,7 +198,14 @@ def test_every_finding_can_be_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "finding"), [("79", "xid-79"), ("xid-79", "xid-79"), ("XID 79", "xid-79"), ("20034", "sxid-20034"), ("SXid-12028", "sxid-12028")]
+    ("what", "finding"),
+    [
+        ("79", "xid-79"),
+        ("xid-79", "xid-79"),
+        ("XID 79", "xid-79"),
+        ("20034", "sxid-20034"),
+        ("SXid-12028", "sxid-12028"),
+    ],
 )
 def test_numbers_are_understood_as_people_write_them(what: str, finding: str) -> None:
     found = explain(what)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from coderack.health import metrics, state
 from coderack.health.history import History
 from coderack.health.judge import judge
@@ -329,8 +330,17 @@ def test_the_json_report_has_its_schema_and_the_findings_fields(node: Simulated)
     assert report["schema"] == "coderack.health-node/1"
     (finding,) = report["findings"]
     assert set(finding) == {
-        "id", "severity", "subject", "seen", "wanted", "impact", "action", "remedy", "source", "runbook",
-    }  # fmt: skip
+        "id",
+        "severity",
+        "subject",
+        "seen",
+        "wanted",
+        "impact",
+        "action",
+        "remedy",
+        "source",
+        "runbook",
+    }
     assert finding["subject"]["gpu"] == 3
     assert finding["subject"]["bus_id"] == "0000:61:00.0"
 
@@ -350,8 +360,11 @@ def test_watch_shows_so_many_passes_and_ends_with_the_verdict(node: Simulated) -
 def test_without_a_profile_the_operator_is_told_what_to_give(node: Simulated) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "coderack.cli.main", "health", "node", "--profile", "h100"],
-        env={"PYTHONPATH": str(REPOSITORY / "tools"), "PATH": ""}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={"PYTHONPATH": str(REPOSITORY / "tools"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     assert "neither a file nor one of h100-pcie, h100-sxm, h200-sxm, h200-vm, none" in done.stderr
 
@@ -403,9 +416,13 @@ def _cli(
 ) -> subprocess.CompletedProcess[str]:
     node.write()
     return subprocess.run(
-        _command(node, words, script), env=_environment(node, library_path), capture_output=True, text=True, check=False,
+        _command(node, words, script),
+        env=_environment(node, library_path),
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=60,
-    )  # fmt: skip
+    )
 
 
 def _start(node: Simulated, *words: str) -> subprocess.Popen[str]:

@@ -161,7 +161,8 @@ def gate(
     for finding in done.report.findings:
         if finding.severity != Severity.INFO:
             typer.echo(
-                f"{finding.severity.value}: {finding.subject}: {finding.seen}; wanted: {finding.wanted}. {finding.remedy}"
+                f"{finding.severity.value}: {finding.subject}: {finding.seen}; wanted: "
+                f"{finding.wanted}. {finding.remedy}"
             )
     code = Exit.DOES_NOT_HOLD if shut else Exit.UNKNOWN if unknown else Exit.HOLDS
     reason = "" if code is Exit.HOLDS else _reason(done, closing | {Severity.UNKNOWN})

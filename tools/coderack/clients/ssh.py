@@ -22,12 +22,12 @@ def words(address: str, user: str | None, arguments: Sequence[str], command: str
 
 
 def through(template: str, name: str, address: str, command: str) -> list[str]:
-    """The same with another program than ssh: its words with {name} and {address} filled in, then the command as one."""
+    """The same with another program than ssh: its words, {name} and {address} filled in, then the command as one."""
     return [part.format(name=name, address=address) for part in shlex.split(template)] + [command]
 
 
 def of_environment(directory: Path) -> tuple[str | None, list[str]]:
-    """User and extra arguments from group_vars/all.yml of an inventory. Raises NoConnection for what only Ansible knows."""
+    """User and extra arguments from group_vars/all.yml. Raises NoConnection for what only Ansible knows."""
     variables = _variables(directory / "group_vars/all.yml")
     user, text = variables.get("ansible_user"), str(variables.get("ansible_ssh_common_args") or "")
     text = text.replace("{{ inventory_dir }}", str(directory.resolve()))

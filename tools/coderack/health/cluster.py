@@ -56,7 +56,7 @@ def _unreachable(name: str, seen: str) -> Answered:
 
 
 def parse(name: str, data: Mapping[str, Any]) -> Report:
-    """A report of `coderack health node --json`, under the inventory's name of the node. Raises ValueError and its kin."""
+    """A report of `coderack health node --json` under the inventory's name. Raises ValueError and its kin."""
     if data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']!r}, wanted {SCHEMA}")
     return Report(

@@ -11,7 +11,11 @@ COMPARED: dict[str, tuple[str, Severity, str]] = {
     "gpu_count": ("number of GPUs", Severity.CRITICAL, "a group over the nodes cannot start"),
     "gpu_model": ("GPU model", Severity.CRITICAL, "the slower GPU sets the pace, and memory is planned for the larger"),
     "memory_bytes": ("GPU memory", Severity.CRITICAL, "the KV cache of the group is planned for the larger"),
-    "nccl": ("NCCL version in vLLM's environment", Severity.CRITICAL, "a group with two NCCL versions hangs at its start"),
+    "nccl": (
+        "NCCL version in vLLM's environment",
+        Severity.CRITICAL,
+        "a group with two NCCL versions hangs at its start",
+    ),
     "nccl_system": ("NCCL version of the system", Severity.WARNING, "NCCL tests do not measure what vLLM uses"),
     "driver": ("driver version", Severity.WARNING, "NCCL and CUDA graphs may behave differently"),
     "kernel_module": ("kernel module version", Severity.WARNING, "NCCL and CUDA graphs may behave differently"),
@@ -29,7 +33,7 @@ COMPARED: dict[str, tuple[str, Severity, str]] = {
     "nic_firmware": ("NIC firmware", Severity.WARNING, "features and errors may differ"),
     "nic_rate": ("NIC rate", Severity.WARNING, "the slower node sets the pace"),
     "kernel": ("kernel version", Severity.WARNING, "drivers and network may behave differently"),
-}  # fmt: skip
+}
 
 
 def compare(nodes: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:

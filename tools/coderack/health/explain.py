@@ -22,9 +22,14 @@ def explain(what: str) -> dict[str, str] | None:
         name, severity, impact = COMPARED[fact]
         base = KINDS["nodes-differ"]
         return {
-            "finding": what, "means": f"nodes of one group differ in: {name}", "severity": severity.value, "serving": impact,
-            "action": base.action.value, "do": base.remedy, "source": base.source,
-        }  # fmt: skip
+            "finding": what,
+            "means": f"nodes of one group differ in: {name}",
+            "severity": severity.value,
+            "serving": impact,
+            "action": base.action.value,
+            "do": base.remedy,
+            "source": base.source,
+        }
     if what not in KINDS:
         return None
     found = KINDS[what]

@@ -11,7 +11,10 @@ from coderack.health.readings import ANSWERED, Probe
 
 _TYPES = {
     "coderack_gpu_health_verdict": ("gauge", "1 for the verdict of the last pass: healthy, unhealthy or unknown."),
-    "coderack_gpu_health_last_pass_timestamp_seconds": ("gauge", "When the last pass ended: older than a few minutes means blind."),
+    "coderack_gpu_health_last_pass_timestamp_seconds": (
+        "gauge",
+        "When the last pass ended: older than a few minutes means blind.",
+    ),
     "coderack_gpu_health_pass_duration_seconds": ("gauge", "How long the last pass took."),
     "coderack_gpu_health_findings": ("gauge", "Findings of the last pass by severity."),
     "coderack_gpu_health_finding": ("gauge", "1 for each finding of the last pass."),
@@ -29,10 +32,16 @@ _TYPES = {
     "coderack_gpu_pcie_replay_total": ("counter", "PCIe replays."),
     "coderack_gpu_ecc_errors_total": ("counter", "ECC errors since the driver was loaded."),
     "coderack_gpu_remapped_rows": ("gauge", "Remapped memory rows."),
-    "coderack_gpu_fabric_state": ("gauge", "NVLink fabric: 0 not supported, 1 not started, 2 in progress, 3 completed."),
-    "coderack_gpu_recovery_action": ("gauge", "What the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset."),
+    "coderack_gpu_fabric_state": (
+        "gauge",
+        "NVLink fabric: 0 not supported, 1 not started, 2 in progress, 3 completed.",
+    ),
+    "coderack_gpu_recovery_action": (
+        "gauge",
+        "What the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset.",
+    ),
     "coderack_gpu_kernel_log_events": ("gauge", "Xid, SXid and other lines of this boot that are remembered."),
-}  # fmt: skip
+}
 _LINK = {"recovery": "nvlink_recovery_total", "replay": "nvlink_replay_total", "crc": "nvlink_crc_errors_total"}
 
 Series = tuple[str, Mapping[str, str], float]
@@ -95,8 +104,15 @@ def _findings(one: Pass) -> Iterator[Series]:
         subject = finding.subject
         gpu = "" if subject.gpu is None else str(subject.gpu)
         name = "" if subject.gpu is not None else subject.name
-        labels = {"id": finding.id, "severity": finding.severity.value, "action": finding.action.value, "gpu": gpu,
-                  "uuid": subject.uuid or "", "bus_id": subject.bus_id or "", "subject": name}  # fmt: skip
+        labels = {
+            "id": finding.id,
+            "severity": finding.severity.value,
+            "action": finding.action.value,
+            "gpu": gpu,
+            "uuid": subject.uuid or "",
+            "bus_id": subject.bus_id or "",
+            "subject": name,
+        }
         key = tuple(labels.values())
         if key not in seen:
             seen.add(key)

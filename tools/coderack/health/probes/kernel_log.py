@@ -125,7 +125,7 @@ def _records(source: Path) -> Iterator[tuple[int, int, str]]:
 def _raw(source: Path) -> Iterator[str]:
     handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if os.path.isfile(source):
+        if source.is_file():
             with open(handle, encoding="utf-8", errors="replace", closefd=False) as file:
                 yield from (line.rstrip("\n") for line in file if not line.startswith(" "))
             return

@@ -107,7 +107,7 @@ def error_name(error: BaseException) -> str:
 
 
 def prepare() -> None:
-    """Import the binding before children are forked, once instead of in each. The driver's library is not loaded by it."""
+    """Import the binding once, before children are forked. The driver's library is not loaded by that."""
     with contextlib.suppress(ImportError):
         import pynvml  # noqa: F401, PLC0415
 
@@ -348,29 +348,24 @@ def _field_values(nvml: Any, gpu: Any, fields: list[Any]) -> list[Answer]:
     return [_field_answer(value) for value in values]
 
 
+# valueType -> member of the union (nvml.h, nvmlValueType_t).
+_MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 6: "usVal"}
+_DOUBLE, _SIGNED = 0, 5
+
+
 def _field_answer(item: Any) -> Answer:
     if item.nvmlReturn != 0:
         return Answer(error=_ERRORS.get(item.nvmlReturn, f"CODE_{item.nvmlReturn}"))
-    value = item.value
-    match item.valueType:
-        case 0:
-            # On 580 ten fields answer success, type double and all bits zero, and mean nothing.
-            return Answer(float(value.dVal)) if value.dVal else Answer(error="EMPTY_SUCCESS")
-        case 1:
-            return Answer(int(value.uiVal))
-        case 2:
-            return Answer(int(value.ulVal))
-        case 3:
-            return Answer(int(value.ullVal))
-        case 4:
-            return Answer(int(value.sllVal))
-        case 5:
-            # Bindings before 12.550 have no signed member.
-            return Answer(_signed(int(value.uiVal)))
-        case 6:
-            return Answer(int(value.usVal))
-        case other:
-            return Answer(error=f"VALUE_TYPE_{other}")
+    kind, value = item.valueType, item.value
+    if kind == _DOUBLE:
+        # On 580 ten fields answer success, type double and all bits zero, and mean nothing.
+        return Answer(float(value.dVal)) if value.dVal else Answer(error="EMPTY_SUCCESS")
+    if kind == _SIGNED:
+        # Bindings before 12.550 have no signed member.
+        return Answer(_signed(int(value.uiVal)))
+    if kind in _MEMBERS:
+        return Answer(int(getattr(value, _MEMBERS[kind])))
+    return Answer(error=f"VALUE_TYPE_{kind}")
 
 
 def _signed(number: int) -> int:

@@ -1,7 +1,7 @@
 """InfiniBand and EFA devices from sysfs.
 
-Keys: `DEVICE.firmware`, `.board`, `.driver`, `.pcie.width`, `.pcie.width.max`, `.path`, and per port `DEVICE.port.N.state`,
-`.phys`, `.rate`, `.layer`, `.counter.NAME`.
+Keys: `DEVICE.firmware`, `.board`, `.driver`, `.pcie.width`, `.pcie.width.max`, `.path`, and per port
+`DEVICE.port.N.state`, `.phys`, `.rate`, `.layer`, `.counter.NAME`.
 """
 
 from pathlib import Path

@@ -30,7 +30,7 @@ class Output:
 
 
 def run_all(commands: Mapping[str, Sequence[str]], seconds: float) -> dict[str, Output]:
-    """Start all at once and give each until `seconds` from now. One that does not end is left behind, not waited for."""
+    """Start all at once; each has until `seconds` from now. One that does not end is left behind, not waited for."""
     deadline = time.monotonic() + seconds
     started: dict[str, subprocess.Popen[str] | Output] = {}
     for name, words in commands.items():

@@ -24,9 +24,14 @@ _MASK = {
     6: ("fabric-recovering", "access time-out recovery"),
 }
 _CONFIGURATION = {
-    2: "incorrect system GUID", 3: "incorrect chassis serial number", 4: "no partition", 5: "insufficient NVLinks",
-    6: "incompatible GPU firmware", 7: "invalid location", 8: "GPU state invalid",
-}  # fmt: skip
+    2: "incorrect system GUID",
+    3: "incorrect chassis serial number",
+    4: "no partition",
+    5: "insufficient NVLinks",
+    6: "incompatible GPU firmware",
+    7: "invalid location",
+    8: "GPU state invalid",
+}
 
 
 def judge(case: Case) -> Iterator[Finding]:

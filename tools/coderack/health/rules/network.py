@@ -11,13 +11,24 @@ from coderack.spec.gpu import Limits
 
 # Where 8-, 16- and 4-bit counters of the management agent stop: seen on a real node (gpud #943).
 # Not the 4-bit `excessive_buffer_overrun_errors`: that same node's healthy ports stand at its end of 15.
-_FULL = {"link_downed": 255, "port_xmit_discards": 65535, "symbol_error": 65535, "port_rcv_errors": 65535,
-         "link_error_recovery": 255, "local_link_integrity_errors": 15}  # fmt: skip
+_FULL = {
+    "link_downed": 255,
+    "port_xmit_discards": 65535,
+    "symbol_error": 65535,
+    "port_rcv_errors": 65535,
+    "link_error_recovery": 255,
+    "local_link_integrity_errors": 15,
+}
 _EFA_SLOW = {"retrans_pkts"}
 _EFA_ERRORS = (
-    "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err", "retrans_timeout_events", "unresponsive_remote_events",
-    "impaired_remote_conn_events", "retrans_pkts",
-)  # fmt: skip
+    "rx_drops",
+    "rdma_read_wr_err",
+    "rdma_write_wr_err",
+    "retrans_timeout_events",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
+    "retrans_pkts",
+)
 
 
 def judge(case: Case) -> Iterator[Finding]:
@@ -232,8 +243,12 @@ def _gpu_direct(case: Case) -> Iterator[Finding]:
         yield unknown("gpu-direct", case.node, "nvidia_peermem and driver module", answer, "one of both ways")
         return
     module = "open" if is_open.value == 1 else "proprietary or none"
-    yield finding("gpu-direct", case.node, f"nvidia_peermem not loaded, {module} kernel module, kernel {kernel}",
-                  "nvidia_peermem, or open module and kernel 5.12")  # fmt: skip
+    yield finding(
+        "gpu-direct",
+        case.node,
+        f"nvidia_peermem not loaded, {module} kernel module, kernel {kernel}",
+        "nvidia_peermem, or open module and kernel 5.12",
+    )
 
 
 def _at_least(kernel: str | None, wanted: tuple[int, int]) -> bool:

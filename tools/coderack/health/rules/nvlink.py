@@ -10,9 +10,14 @@ from coderack.health.rules.common import Case, confirmed, finding, numbers, unkn
 _UP = (1, 2)  # active, and asleep to save power
 _REMOTE = {0: "gpu", 1: "ibmnpu", 2: "switch"}
 _P2P = {
-    0: "OK", 1: "chipset not supported", 2: "GPU not supported", 3: "topology not supported", 4: "disabled by a driver option",
-    5: "not supported", 6: "unknown",
-}  # fmt: skip
+    0: "OK",
+    1: "chipset not supported",
+    2: "GPU not supported",
+    3: "topology not supported",
+    4: "disabled by a driver option",
+    5: "not supported",
+    6: "unknown",
+}
 
 
 def judge(case: Case) -> Iterator[Finding]:
