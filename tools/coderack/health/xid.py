@@ -1,8 +1,8 @@
 """What the NVIDIA driver's kernel log messages mean: Xid (GPU), SXid (NVSwitch) and lines without a number.
 
-Actions are those of NVIDIA's Xid catalogue (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)
-and of the Fabric Manager User Guide (appendix on NVSwitch SXid errors), unless the entry says otherwise. A number that is not
-here is reported as unknown with its line, never dropped; and what the driver itself asks for (Xid 154, NVML field 230)
+Actions are those of NVIDIA's Xid catalogue (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) and
+of the Fabric Manager User Guide (appendix on NVSwitch SXid errors), unless the entry says otherwise. A number
+that is not here is reported as unknown with its line, never dropped; and what the driver itself asks for (Xid 154, NVML field 230)
 beats these tables.
 """
 
@@ -367,9 +367,9 @@ def nvlink_registers(text: str) -> tuple[Severity, Action, str] | None:
     first = values[0]
     if len(values) > 3 and values[3] & 1 << 18:
         return Severity.CRITICAL, Action.REBOOT, "register 4 bit 18: reset the whole fabric"
-    for bits, severity, action, text in _REGISTER_1:
+    for bits, severity, action, what in _REGISTER_1:
         if found := _bits(first, bits):
-            return severity, action, f"register 1 bits {found}: {text}"
+            return severity, action, f"register 1 bits {found}: {what}"
     if not any(values[1:]) and first and not first & ~(1 << 0 | 1 << 23 | 1 << 30):
         return Severity.INFO, Action.NONE, "register 1: only bits that mean nothing alone"
     return None
