@@ -1,9 +1,9 @@
 """What the NVIDIA driver's kernel log messages mean: Xid (GPU), SXid (NVSwitch) and lines without a number.
 
 Actions are those of NVIDIA's Xid catalogue (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) and
-of the Fabric Manager User Guide (appendix on NVSwitch SXid errors), unless the entry says otherwise. A number
-that is not here is reported as unknown with its line, never dropped; and what the driver itself asks for (Xid 154, NVML field 230)
-beats these tables.
+of the Fabric Manager User Guide (appendix on NVSwitch SXid errors), unless the entry says otherwise. A number that is
+not here is reported as unknown with its line, never dropped; and what the driver itself asks for (Xid 154, NVML field
+230) beats these tables.
 """
 
 import re
