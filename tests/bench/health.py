@@ -61,9 +61,8 @@ def _measure(name: str, command: list[str], environment: dict[str, str]) -> None
     wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     verdict = json.loads(done.stdout)["verdict"] if done.stdout.startswith("{") else done.stdout.strip()[-90:]
-    print(
-        f"{name}: exit {done.returncode}, {wall:.2f} s, CPU {cpu:.2f} s, largest process {after.ru_maxrss >> 10} MB: {verdict}"
-    )
+    size = after.ru_maxrss >> 10
+    print(f"{name}: exit {done.returncode}, {wall:.2f} s, CPU {cpu:.2f} s, largest process {size} MB: {verdict}")
 
 
 def _inventories(root: Path, count: int) -> Path:
