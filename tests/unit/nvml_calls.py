@@ -1,7 +1,7 @@
 """Makes NVML calls through the real nvidia-ml-py, in a process of its own: one that loads the simulated library.
 
-Used as a program: requests as JSON in its argument, answers as JSON on standard output, in the form of the capture
-from a real GPU.
+As a program it reads batches of requests from standard input, one a line, and answers each with a line, both JSON;
+answers have the form of the capture from a real GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from coderack_lab.gpu import State, profile, simulated
 
 NODE_CALLS = (
     "nvmlInit",
@@ -38,14 +40,61 @@ def ask(environment: dict[str, str], requests: list[Request], *, gpu: int = 0, t
 
 
 def start(environment: dict[str, str], requests: list[Request], *, gpu: int = 0) -> subprocess.Popen[str]:
+    """A process at work on one batch; `communicate` gets the answers."""
+    process = _process(environment)
+    assert process.stdin is not None
+    process.stdin.write(_line(gpu, requests))
+    process.stdin.flush()
+    return process
+
+
+def _process(environment: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(Path(__file__).resolve()), json.dumps({"gpu": gpu, "requests": requests})],
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
+        [sys.executable, str(Path(__file__).resolve())],
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def _line(gpu: int, requests: list[Request]) -> str:
+    return json.dumps({"gpu": gpu, "requests": requests}) + "\n"
+
+
+class Node:
+    """A simulated node and one process that has loaded its library and sees every change of its state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process = _process(simulated(profile("none"), folder))
+        self.values(profile("none"), ("nvmlInit", []))
+
+    def close(self) -> None:
+        self._process.communicate(timeout=20)
+
+    def answers(self, state: State, requests: list[Request], slot: int) -> list[Answer]:
+        simulated(state, self.folder)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(_line(slot, requests))
+        self._process.stdin.flush()
+        answers: list[Answer] = json.loads(self._process.stdout.readline())
+        return answers
+
+    def values(self, state: State, *requests: Request, slot: int = 0) -> list[Any]:
+        """Value of each request, or the name of its error, for the GPU with that NVML index."""
+        found = self.answers(state, list(requests), slot)
+        return [answer["value"] if answer["error"] is None else answer["error"] for answer in found]
+
+    def value(self, state: State, call: str, *args: Any, slot: int = 0) -> Any:
+        return self.values(state, (call, list(args)), slot=slot)[0]
+
+    def field(self, state: State, number: int, scope: int = 0, slot: int = 0) -> tuple[int, int, int]:
+        """Return code, type and bits of one field."""
+        (item,) = self.value(state, "fields", [number, scope], slot=slot)
+        return item["ret"], item["type"], item["ull"]
 
 
 def _plain(value: Any) -> Any:
@@ -104,9 +153,11 @@ def _answer(nvml: Any, gpu: int, call: str, args: list[Any]) -> Answer:
 
 def main() -> None:
     nvml: Any = importlib.import_module("pynvml")
-    wanted = json.loads(sys.argv[1])
-    requests = [("nvmlInit", []), *wanted["requests"]]
-    print(json.dumps([_answer(nvml, wanted["gpu"], call, args) for call, args in requests][1:]))
+    _answer(nvml, 0, "nvmlInit", [])
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        answers = [_answer(nvml, wanted["gpu"], call, args) for call, args in wanted["requests"]]
+        print(json.dumps(answers), flush=True)
 
 
 if __name__ == "__main__":

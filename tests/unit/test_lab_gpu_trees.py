@@ -111,6 +111,8 @@ def test_a_driver_that_did_not_bind_leaves_the_function_on_the_bus(tmp_path: Pat
     tree = gpu.fake_sysfs(tmp_path, "infiniband")
     tree.remove_device("mlx5_0")
     assert not (tmp_path / "class/infiniband/mlx5_0").exists()
+    assert len(list((tmp_path / "class/infiniband_verbs").iterdir())) == 9
+    assert not (tree.nics["mlx5_0"].folder / "driver").exists()
     assert len(functions(tmp_path, "0x15b3", "0x020700")) == 8
 
 
@@ -131,9 +133,25 @@ def test_a_gpu_off_the_bus_reads_all_ones(tmp_path: Path) -> None:
     assert set(config) == {0xFF}
 
 
-def test_iommu_groups_do_not_translate(tmp_path: Path) -> None:
-    tree = gpu.fake_sysfs(tmp_path, "infiniband")
+def test_iommu_groups_do_not_translate_and_a_guest_has_none(tmp_path: Path) -> None:
+    tree = gpu.fake_sysfs(tmp_path / "metal", "infiniband")
     assert text(tree.gpus[0].folder / "iommu_group" / "type") == "identity"
+    gpu.fake_sysfs(tmp_path / "guest", "efa")
+    assert not list((tmp_path / "guest/kernel/iommu_groups").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "drivers"),
+    [
+        ("infiniband", {"nvidia", "nvidia-nvswitch", "mlx5_core", "pcieport"}),
+        ("efa", {"nvidia", "nvidia-nvswitch", "efa", "ena", "pcieport"}),
+        ("vm", {"nvidia", "virtio-pci"}),
+    ],
+)
+def test_every_function_is_bound_to_its_driver(tmp_path: Path, kind: str, drivers: set[str]) -> None:
+    gpu.fake_sysfs(tmp_path, kind)
+    bound = {(folder / "driver").readlink().name for folder in (tmp_path / "bus/pci/devices").iterdir()}
+    assert bound == drivers
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -66,9 +66,11 @@ static void wait_as_said(int slot, const char *name) {
     double seconds = wanted_wait(slot, name);
     if (seconds <= 0)
         return;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(isinf(seconds) ? SIG_BLOCK : SIG_UNBLOCK, isinf(seconds) ? &all : NULL, &before);
+    sigset_t blocked, before;
+    sigemptyset(&blocked);
+    if (isinf(seconds))
+        sigfillset(&blocked);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
     int64_t start = now_ns();
     while (seconds > 0 && (double)(now_ns() - start) < seconds * 1e9) {
         double rest = seconds * 1e9 - (double)(now_ns() - start);

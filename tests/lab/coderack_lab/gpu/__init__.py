@@ -12,7 +12,7 @@ log = KernelLog(tmp_path / "kmsg"); log.add("NVRM: Xid (PCI:0000:1b:00): 79, GPU
 
 from coderack_lab.gpu.costs import with_real_costs
 from coderack_lab.gpu.kmsg import KernelLog
-from coderack_lab.gpu.library import build_library, simulated
+from coderack_lab.gpu.library import build_library, simulated, without_library
 from coderack_lab.gpu.procfs import fake_proc
 from coderack_lab.gpu.profiles import PROFILES, profile
 from coderack_lab.gpu.state import State, error, rising
@@ -31,4 +31,5 @@ __all__ = [
     "rising",
     "simulated",
     "with_real_costs",
+    "without_library",
 ]

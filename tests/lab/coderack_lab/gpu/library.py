@@ -14,7 +14,7 @@ from coderack_lab.settings import ROOT
 SOURCES = Path(__file__).resolve().parents[2] / "gpu_sim"
 SONAME = "libnvidia-ml.so.1"
 FLAGS = (
-    *("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    *("-std=c11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread"),
     *("-shared", f"-Wl,-soname,{SONAME}", "-Wl,-z,defs"),
 )
 
@@ -54,3 +54,10 @@ def simulated(state: State, folder: Path, library: Path | None = None) -> dict[s
     """Write the state to `folder/state` and return what a child process needs in its environment to see that node."""
     file = state.write(folder / "state")
     return {"LD_LIBRARY_PATH": str((library or build_library()).parent), "CODERACK_LAB_NVML_STATE": str(file)}
+
+
+def without_library(folder: Path) -> dict[str, str]:
+    """The environment of a process that cannot load NVML, whatever the host has: the file there is no library."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SONAME).write_bytes(b"")
+    return {"LD_LIBRARY_PATH": str(folder)}

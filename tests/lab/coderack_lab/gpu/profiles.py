@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from coderack_lab.errors import BadInput
 from coderack_lab.gpu.fields import UINT, field_keys
-from coderack_lab.gpu.state import State, Value
+from coderack_lab.gpu.state import State, Value, error
 
 GPU_COUNT = 8
 LINKS = 18
@@ -322,6 +322,8 @@ def h100_pcie_8() -> State:
         _set_all(state, f"gpu.*.link.{link}.", {"state": 0, "speed_mbps": 0})
     for slot in state.slots():
         other = slot ^ 1
+        for link in PCIE_INACTIVE_LINKS:
+            state.set(f"gpu.{slot}.link.{link}.remote.bus_id", error("NOT_SUPPORTED"))  # nobody there [est]
         _set_all(state, f"gpu.{slot}.link.*.remote.", {"bus_id": bus_id(other), "type": 0, "device_id": "0x233110de"})
         for stranger in set(state.slots()) - {slot, other}:
             state.set(f"gpu.{slot}.p2p.{stranger}.2", 5)  # NVLink P2P only within a pair

@@ -24,6 +24,14 @@ from coderack_lab.errors import BadInput
 from coderack_lab.gpu import profiles
 
 NVIDIA, MELLANOX, AMAZON, BROADCOM, INTEL, VIRTIO = 0x10DE, 0x15B3, 0x1D0F, 0x1000, 0x8086, 0x1AF4
+# Which driver binds to a function, by vendor and class.
+DRIVERS = {
+    (0x10DE, 0x030200): "nvidia",
+    (0x10DE, 0x068000): "nvidia-nvswitch",
+    (0x15B3, 0x020700): "mlx5_core",
+    (0x15B3, 0x020000): "mlx5_core",
+    (0x1AF4, 0x020000): "virtio-pci",
+}
 CLASS_3D, CLASS_BRIDGE_OTHER, CLASS_PCI_BRIDGE = 0x030200, 0x068000, 0x060400
 CLASS_ETHERNET, CLASS_INFINIBAND = 0x020000, 0x020700
 
@@ -176,6 +184,7 @@ class Sysfs:
     switches: list[Function] = field(default_factory=list)
     bridges: list[Function] = field(default_factory=list)
     nics: dict[str, Function] = field(default_factory=dict)
+    iommu: bool = False  # whether the kernel has an IOMMU at all; a guest usually has none
     _groups: int = 0
 
     def port(self, device: str, number: int = 1) -> Port:
@@ -184,13 +193,14 @@ class Sysfs:
     def remove(self, function: Function) -> None:
         """Take a PCI function away, as after a surprise removal; its RDMA device goes too."""
         (self.root / "bus/pci/devices" / function.address).unlink()
-        for device in (self.root / "class/infiniband").glob("*"):
-            if (device / "device").resolve() == function.folder.resolve():
-                self.remove_device(device.name)
+        for name in [name for name, owner in self.nics.items() if owner == function]:
+            self.remove_device(name)
 
     def remove_device(self, name: str) -> None:
         """Take an RDMA device away while its PCI function stays: the driver did not bind."""
         (self.root / "class/infiniband" / name).unlink()
+        (self.root / "class/infiniband_verbs" / f"uverbs{list(self.nics).index(name)}").unlink()
+        (self.nics[name].folder / "driver").unlink()
 
     # ---- building ----
 
@@ -220,8 +230,17 @@ class Sysfs:
             _write(folder / name, value)
         (folder / "config").write_bytes(config_space(vendor, device, class_code, acs))
         self._link(self.root / "bus/pci/devices" / address, folder)
-        self._iommu_group(folder)
+        driver = DRIVERS.get((vendor, class_code), "pcieport" if class_code == CLASS_PCI_BRIDGE else None)
+        if driver or vendor == AMAZON:
+            self.bind(folder, driver or ("efa" if device >> 8 == 0xEF else "ena"))
+        if self.iommu:
+            self._iommu_group(folder)
         return Function(folder)
+
+    def bind(self, folder: Path, driver: str) -> None:
+        target = self.root / "bus/pci/drivers" / driver
+        target.mkdir(parents=True, exist_ok=True)
+        self._link(folder / "driver", target)
 
     def _iommu_group(self, folder: Path) -> None:
         """Every function in a group of its own with an identity domain: present, and not translating."""
@@ -246,6 +265,9 @@ class Sysfs:
                 _write(folder / "ports/1" / group / key, number)
         self._link(folder / "device", function.folder)
         self._link(self.root / "class/infiniband" / name, folder)
+        verbs = f"uverbs{len(self.nics)}"
+        _write(function.folder / "infiniband_verbs" / verbs / "ibdev", name)
+        self._link(self.root / "class/infiniband_verbs" / verbs, function.folder / "infiniband_verbs" / verbs)
         self.nics[name] = function
 
     def net(self, name: str, function: Function, speed_mbps: int, mtu: int, address: str) -> None:
@@ -329,7 +351,7 @@ def _efa(tree: Sysfs) -> None:
         for number, port in enumerate(ports):
             bus = int(profiles.GPU_BUS_IDS[slot], 16) + 1 + number
             nic = tree.function(port, f"0000:{bus:02x}:00.0", AMAZON, 0xEFA2, CLASS_ETHERNET)
-            about: dict[str, object] = {"hca_type": "", "fw_ver": "0.0.0.0", "node_type": "4: unspecified"}
+            about: dict[str, object] = {"fw_ver": "0.0.0.0", "node_type": "7: unspecified"}
             about |= {"node_guid": f"0000:0000:00{slot:02x}:{number:04x}"} | _ib_port(
                 "100 Gb/sec (4X EDR)", "Unknown", "0x0"
             )
@@ -366,7 +388,7 @@ def fake_sysfs(into: Path, kind: str) -> Sysfs:
     """Make the tree of a healthy node of that kind below `into`. Raises BadInput for an unknown kind."""
     if kind not in KINDS:
         raise BadInput(f"kind of node {kind!r}; wanted one of: {', '.join(KINDS)}")
-    tree = Sysfs(into)
+    tree = Sysfs(into, iommu=kind in ("infiniband", "pcie"))  # bare metal; the others are guests
     for folder in ("bus/pci/devices", "class/net", "class/infiniband", "kernel/iommu_groups", "devices"):
         (into / folder).mkdir(parents=True, exist_ok=True)
     KINDS[kind](tree)
