@@ -52,9 +52,6 @@ class Simulated:
         self.kind = kind
         self.state = gpu.profile(state_name)
         self.sysfs = gpu.fake_sysfs(self.root / "sys", kind)
-        if kind == "efa":
-            for number in range(32):
-                (self.root / f"sys/class/infiniband_verbs/uverbs{number}").mkdir(parents=True)
         gpu.fake_proc(self.root / "proc", kind)
         # Ten days after boot, as the tree's uptime says: what is logged next happened just now.
         self.log = gpu.KernelLog(self.root / "kmsg").add("eth0: link becomes ready", seconds=863_900)
