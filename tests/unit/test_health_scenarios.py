@@ -137,6 +137,16 @@ INVENTORY = [
         3,
     ),
     Scenario(
+        "no driver, and a GPU is missing on the bus",
+        "NVSentinel #155",
+        all_of(
+            put("call.nvmlInitWithFlags.error", "DRIVER_NOT_LOADED"),
+            lambda n: n.sysfs.remove(n.sysfs.gpus[3]),
+        ),
+        ("driver-not-loaded critical reboot gpu-a", "gpu-missing critical reboot gpu-a"),
+        1,
+    ),
+    Scenario(
         "another module is loaded than the library's",
         "gpu-operator #2781",
         lambda n: gpu.fake_proc(n.root / "proc", "infiniband", driver="570.86.15"),

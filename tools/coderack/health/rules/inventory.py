@@ -94,7 +94,11 @@ def _bus(case: Case) -> Iterator[Finding]:
                  for probe in case.readings.gpus)  # fmt: skip
     known = {value.partition(" ")[2]: value.partition(" ")[0] for value in case.history.gpus.values()}
     nvml = case.readings.driver.complete and case.readings.driver["init"].error is None
-    for bus in pci.between("gpu.", ".alive"):
+    on_bus = pci.between("gpu.", ".alive")
+    # With NVML both counts are judged together, in _count.
+    if not nvml and len(on_bus) < case.wanted.gpus.count:
+        yield finding("gpu-missing", case.node, f"{len(on_bus)} GPUs on the PCI bus", case.wanted.gpus.count)
+    for bus in on_bus:
         uuid = known.get(bus)
         subject = Subject("gpu", f"GPU at {bus}" + (f" ({uuid})" if uuid else ""), None, uuid, bus)
         alive = pci[f"gpu.{bus}.alive"]
