@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,11 @@ def _ask() -> None:
         )
 
 
+def _pasted(command: list[str]) -> str:
+    """The command with paths as seen from the repository's root."""
+    return shlex.join(word.removeprefix(f"{s.ROOT}/") for word in command)
+
+
 def _tell_where_things_are(elapsed: float) -> None:
     nodes = contact.read_status().get("nodes")
     secrets = (s.INVENTORY / "secrets").relative_to(s.ROOT)
@@ -159,5 +165,5 @@ def _tell_where_things_are(elapsed: float) -> None:
     logs          {s.LOGS.relative_to(s.ROOT)}
 
 Look around:   make lab-status · make lab-ssh NODE=gpu-a · make smoke · make lab-fault NODE=gpu-b KIND=partition
-Ask yourself:  .build/venv/bin/coderack ask --help
+Ask yourself:  {_pasted(ask_command()[:-1])} "What is the largest order?"
 Tear down:     make lab-down""")
