@@ -78,8 +78,9 @@ demo: preflight host-packages $(VENV)/ready $(COLLECTIONS) $(TERRAFORM_RC) ## Th
 test: ## Everything that is tested: lint, unit, Terraform, roles, lab end to end
 	@exec tests/run_all
 
-test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, no lab (under 2 minutes)
-	@$(MAKE) --no-print-directory lint unit
+test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, neither lab nor simulated GPU nodes (under 2 minutes)
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory unit ARGS='-m "not simulated_node"'
 
 ##@ An environment (ENV=lab, ENV=aws, ENV=baremetal, …)
 .PHONY: bootstrap plan provision fleet drift host-keys rotate-key configure check smoke stop destroy

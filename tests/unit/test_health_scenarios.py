@@ -16,6 +16,8 @@ from coderack_lab import gpu
 from .health import KINDS as PROFILES
 from .health import Simulated, load_library, not_synchronised, short
 
+pytestmark = pytest.mark.simulated_node
+
 Break = Callable[[Simulated], object]
 BUS = "0000:61:00"  # slot 3
 
@@ -838,7 +840,7 @@ FABRIC = [
             "persistenced-stopped unknown watch nvidia-persistenced",
         ),
         3,
-        deadline=3.0,
+        deadline=6.0,
     ),
     Scenario(
         "no dpkg-query",

@@ -12,6 +12,8 @@ from coderack_lab.settings import ROOT
 
 from .nvml_calls import Answer, Request, ask
 
+pytestmark = pytest.mark.simulated_node
+
 CAPTURE = ROOT.parent / "shared" / "captures" / "h200-one-gpu" / "nvml.json"
 
 Call = dict[str, Any]

@@ -10,6 +10,8 @@ import pytest
 from coderack_lab.errors import LabError
 from coderack_lab.gpu import library
 
+pytestmark = pytest.mark.simulated_node
+
 
 def test_a_library_is_compiled_once_for_its_source(tmp_path: Path) -> None:
     built = library.build_library(tmp_path)

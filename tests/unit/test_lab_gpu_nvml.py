@@ -18,6 +18,8 @@ from coderack_lab.gpu.state import State
 
 from .nvml_calls import Node, Request, ask, start
 
+pytestmark = pytest.mark.simulated_node
+
 SPEED, LINK_STATE, RECOVERY, REMAP_PENDING, RECOVERY_ACTION, SHUTDOWN_TLIMIT = 164, 165, 162, 144, 230, 193
 
 

@@ -11,6 +11,8 @@ from coderack_lab import gpu
 from coderack_lab.errors import BadInput
 from coderack_lab.gpu.sysfs import COMPUTE_HCAS, KINDS
 
+pytestmark = pytest.mark.simulated_node
+
 
 def text(path: Path) -> str:
     return path.read_text().strip()
