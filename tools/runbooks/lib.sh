@@ -48,7 +48,10 @@ hosts_of() {
   ansible-inventory -i "$inventory" --list 2>/dev/null | jq -er --arg group "$1" '.[$group].hosts[]'
 }
 
-# hint HOST COMMAND: the command line by which a person does the same.
+# hint HOST COMMAND: the command line by which a person does the same, for pasting at the repository's root.
 hint() {
-  printf "ANSIBLE_CONFIG=ansible/ansible.cfg ansible -i inventories/%s %s -b -m ansible.builtin.raw -a '%s'" "$(basename "$inventory")" "$1" "$2"
+  local ansible=.build/venv/bin/ansible
+  [[ -x $root/$ansible ]] || ansible=ansible
+  printf "ANSIBLE_CONFIG=ansible/ansible.cfg %s -i inventories/%s %s -b -m ansible.builtin.raw -a '%s'" \
+    "$ansible" "$(basename "$inventory")" "$1" "$2"
 }

@@ -1,5 +1,6 @@
 """Ask gateway, API servers and Prometheus whether serving works. Runs on the operations node; reads `Smoke` as JSON
-from standard input (it holds an API key, so not from the command line) and prints a list of checks as JSON."""
+from standard input (it holds an API key, so not from the command line) and prints a list of checks as JSON, or at once
+{"serves": names} when the endpoint serves other models than the one that is asked for."""
 
 import dataclasses
 import json
@@ -72,6 +73,16 @@ def ask(smoke: Smoke, url: str, *, body: dict | None = None, **headers: str) -> 
         return Answer(None, f"{type(error).__name__} {error}")
 
 
+class OtherModel(Exception):
+    """The endpoint works and serves models, but not the one that is asked for. Waiting would not change that."""
+
+
+def served(smoke: Smoke) -> list[str]:
+    """The models that the endpoint says it serves; empty when it does not say."""
+    answer = ask(smoke, f"{smoke.url}/v1/models", Authorization=f"Bearer {smoke.key}")
+    return [str(model.get("id")) for model in answer.json().get("data", [])] if answer.status == 200 else []
+
+
 def settled(smoke: Smoke, check: Callable[[Smoke], Check]) -> Check:
     """Repeat a check until it holds or everything had time to catch up."""
     end = time.monotonic() + smoke.settle_timeout
@@ -83,6 +94,8 @@ def settled(smoke: Smoke, check: Callable[[Smoke], Check]) -> Check:
 def chat(smoke: Smoke) -> Check:
     question = {"max_tokens": 16, "messages": [{"role": "user", "content": "How much is 1 + 1?"}]}
     answer = ask(smoke, f"{smoke.url}/v1/chat/completions", body=question, Authorization=f"Bearer {smoke.key}")
+    if answer.status == 404 and (names := served(smoke)) and smoke.model not in names:
+        raise OtherModel(", ".join(names))
     choices = answer.json().get("choices") or [{}]
     text = choices[0].get("message", {}).get("content") or ""
     ok = answer.status == 200 and bool(text)
@@ -147,8 +160,13 @@ def monitoring(smoke: Smoke) -> Check:
 
 def main() -> None:
     smoke = Smoke(**json.load(sys.stdin))
+    try:
+        answered = settled(smoke, chat)
+    except OtherModel as names:
+        print(json.dumps({"serves": str(names)}))
+        return
     checks = [
-        settled(smoke, chat),
+        answered,
         models(smoke),
         *shut_doors(smoke),
         *(engines_of(smoke, server) for server in smoke.servers),
