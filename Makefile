@@ -79,8 +79,7 @@ test: ## Everything that is tested: lint, unit, Terraform, roles, lab end to end
 	@exec tests/run_all
 
 test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, neither lab nor simulated GPU nodes (under 2 minutes)
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory unit ARGS='-m "not simulated_node"'
+	@$(MAKE) --no-print-directory lint unit
 
 ##@ An environment (ENV=lab, ENV=aws, ENV=baremetal, …)
 .PHONY: bootstrap plan provision fleet drift host-keys rotate-key configure check smoke stop destroy
@@ -158,7 +157,7 @@ lab-snapshot: $(VENV)/ready ## List what a lab could leave on this host (compare
 	@$(LAB) snapshot $(ARGS)
 
 ##@ Development
-.PHONY: lint scan format unit terraform-test roles-test e2e venv lock
+.PHONY: lint scan format unit health-test terraform-test roles-test e2e venv lock
 lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, checkov, terraform fmt and validate, shellcheck
 	ruff check .
 	ruff format --check .
@@ -189,7 +188,11 @@ format: $(VENV)/ready ## Rewrite Python and Terraform in their standard form
 	$(TERRAFORM) fmt -recursive terraform inventories
 
 unit: $(VENV)/ready $(COLLECTIONS) ## Unit tests of the package, the lab and the Ansible module
-	pytest tests/unit tests/roles $(ARGS)
+	pytest tests/unit tests/roles -m 'not simulated_node' $(ARGS)
+
+# Not with the others: each pass over a node forks a dozen processes, which is slow from a pytest that has loaded everything.
+health-test: $(VENV)/ready ## `coderack health` on simulated GPU nodes, each fault by itself
+	pytest tests/unit -m simulated_node $(ARGS)
 
 terraform-test: terraform-there $(VENV)/ready $(TERRAFORM_RC) ## The stacks: on the AWS emulator apply, plan, refuse, destroy; refusals; what make does with them
 	pytest tests/terraform $(ARGS)
