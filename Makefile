@@ -138,7 +138,7 @@ lab-up: preflight host-packages $(VENV)/ready ## Cache, network and cloud; then 
 lab-down: $(VENV)/ready ## Take everything down, also what a killed run left
 	@exec $(LAB) down
 
-lab-status: $(VENV)/ready ## Which nodes are up
+lab-status: $(VENV)/ready ## Which nodes are up, which faults are in, where the pages are
 	@exec $(LAB) status
 
 lab-ssh: $(VENV)/ready ## A shell on a node: NODE=gpu-a, or one command: CMD='…'
@@ -220,7 +220,7 @@ preflight:
 host-packages host-packages-fast:
 	@packages="$$($(PREFLIGHT) --list-packages --for $(if $(filter %-fast,$@),fast,demo))"; [ -z "$$packages" ] || { \
 		[ "$$(id -u)" = 0 ] || { echo "host packages missing: $$packages; wanted: installed. As root: apt-get install $$packages" >&2; exit 2; }; \
-		echo "host packages: installing $$packages"; mkdir -p $(BUILD); \
+		echo "host packages: installing $$packages" >&2; mkdir -p $(BUILD); \
 		{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends $$packages; } >$(BUILD)/apt.log 2>&1 \
 			|| { tail -n 15 $(BUILD)/apt.log >&2; echo "host packages: apt-get failed; whole log: $(BUILD)/apt.log" >&2; exit 1; }; }
 
@@ -274,10 +274,10 @@ written: # --from lets the header name the serial and lineage of the state
 	coderack fleet write --env $(ENV) --from $(STACK_DIR)
 
 inventory-there:
-	@test -f inventories/$(ENV)/hosts.yml || { echo "inventories/$(ENV)/hosts.yml is not there; wanted: the inventory that \`make provision ENV=$(ENV)\` writes. Run that first." >&2; exit 2; }
+	@test -f inventories/$(ENV)/hosts.yml || { echo "inventories/$(ENV)/hosts.yml is not there; wanted: the inventory that \`make provision ENV=$(ENV)\` writes. $(if $(filter lab,$(ENV)),Run \`make demo\` (or \`make lab-up\` and then \`make provision host-keys configure\`) first.,Run that first.)" >&2; exit 2; }
 
 $(VENV)/ready: tools/requirements.lock pyproject.toml | host-packages-fast
-	@echo 'project environment: installing from tools/requirements.lock (about a minute) ...'
+	@echo 'project environment: installing from tools/requirements.lock (about a minute) ...' >&2
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/pip install --disable-pip-version-check --no-input -q --require-hashes -r tools/requirements.lock 2>$(BUILD)/pip.log \
 		&& $(VENV)/bin/pip install --disable-pip-version-check --no-input -q --no-deps --no-build-isolation -e . 2>>$(BUILD)/pip.log \

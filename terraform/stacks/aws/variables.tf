@@ -408,12 +408,13 @@ variable "termination_protection" {
 }
 
 variable "ssh_public_key" {
-  description = "Public key of the first login, one line in OpenSSH's format. Only the public half ever comes here."
+  description = "Public key of the first login, one line in OpenSSH's format. Only the public half ever comes here. Must be given."
   type        = string
+  default     = "" # refused below: Terraform's own complaint about a missing value does not say where one comes from
 
   validation {
     condition     = can(regex("^(ssh-ed25519|ssh-rsa) AAAA[0-9A-Za-z+/=]+( .*)?\\s*$", var.ssh_public_key))
-    error_message = "ssh_public_key is not an OpenSSH public key. Give the whole line of a .pub file that starts with ssh-ed25519 or ssh-rsa, e.g. export TF_VAR_ssh_public_key=\"$(cat ~/.ssh/id_ed25519.pub)\"."
+    error_message = "ssh_public_key is ${var.ssh_public_key == "" ? "not set" : "not an OpenSSH public key"}. Give the whole line of a .pub file that starts with ssh-ed25519 or ssh-rsa, e.g. export TF_VAR_ssh_public_key=\"$(cat ~/.ssh/id_ed25519.pub)\"."
   }
 }
 

@@ -16,7 +16,7 @@ from coderack_lab import settings as s
 from coderack_lab.errors import BadInput, Interrupted, LabError, Unknown
 from coderack_lab.node import NodeSpec
 from coderack_lab.progress import Progress
-from coderack_lab.shell import die_with_parent, stop_on_signals
+from coderack_lab.shell import CommandFailed, die_with_parent, stop_on_signals
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 scratch = typer.Typer(no_args_is_help=True, help="Machines beside the cloud's instances, for role tests.")
@@ -87,7 +87,7 @@ def clean() -> None:
 
 @app.command()
 def status(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
-    """What is up. 0 up, 1 down or a node not running, 3 cannot tell. Example: make lab-status"""
+    """What is up and what is broken. 0 up, 1 down or a node not running, 3 cannot tell. Example: make lab-status"""
     seen = contact.read_status()
     lab = lifecycle.read_lab()
     is_up = lifecycle.is_up()
@@ -96,8 +96,10 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
         raise Unknown(
             "the lab's cloud has ended without a tear-down; wanted: running, or down. `make lab-down` repairs."
         )
+    broken = _faults(nodes) if is_up and isinstance(nodes, list) else []
     if as_json:
-        print(json.dumps({"schema": "coderack.lab.status/1", "up": is_up, **lab, **seen}, indent=2))
+        report = {"schema": "coderack.lab.status/1", "up": is_up, **lab, **seen, "faults": broken}
+        print(json.dumps(report, indent=2))
     elif not is_up:
         print("lab: down")
     else:
@@ -106,8 +108,28 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
         )
         for node in nodes if isinstance(nodes, list) else []:
             print(f"  {node['name']:8} {node['address']:14} {node['role']:4} {node['state']:8} {node['instance_id']}")
+        _tell_faults_and_pages(broken, lab)
     bad = [n for n in nodes if n["state"] != "running"] if isinstance(nodes, list) else []
     raise typer.Exit(0 if is_up and not bad else 1)
+
+
+def _faults(nodes: list[dict[str, str]]) -> list[dict[str, str]]:
+    """What is broken from outside right now, a pulled plug included: to its node that is an end like any crash."""
+    try:
+        found = faults.active([node["name"] for node in nodes])
+    except CommandFailed as error:
+        raise Unknown(f"which faults the lab's network has can't be read: {error}") from error
+    return found + [{"kind": "power", "node": node["name"]} for node in nodes if node["state"] == "crashed"]
+
+
+def _tell_faults_and_pages(broken: list[dict[str, str]], lab: dict[str, str]) -> None:
+    for one in broken:
+        kind, where = one["kind"], f" NODE={one['node']}" if one["node"] else ""
+        print(f"  FAULT {kind} {one['node'] or 'of the lab'}: make lab-fault{where} KIND={kind} REPAIR=1 undoes it")
+    if lab.get("phase") == "ready":
+        print(f"  endpoint      https://localhost:{s.GATEWAY_PORT}/v1")
+        print(f"  Prometheus    http://127.0.0.1:{s.PROMETHEUS_PORT}")
+        print(f"  Alertmanager  http://127.0.0.1:{s.ALERTMANAGER_PORT}")
 
 
 @app.command("ssh")

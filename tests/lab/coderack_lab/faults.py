@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
+
 from coderack_lab import network, node
 from coderack_lab import settings as s
-from coderack_lab.errors import BadInput
 from coderack_lab.shell import output
 
 KINDS = {
     "partition": "pull the node's cable",
     "loss": "drop 30 % of the packets to the node",
     "slow": "narrow the link to the node to 4 Mbit/s",
-    "power": "pull the plug (SIGKILL to everything on it); start the instance again through the EC2 API",
+    "power": "pull the plug (SIGKILL to everything on it); the repair starts the instance again through the EC2 API",
     "uplink": "cut the whole lab off from the outside (no NODE)",
 }
 
@@ -41,11 +43,11 @@ def inject(kind: str, name: str) -> None:
 
 
 def repair(kind: str, name: str) -> None:
-    """Undo one kind of fault on a node. Raises BadInput for power, which only the EC2 API gives back."""
+    """Undo one kind of fault on a node; for power, wait until the node has booted."""
     cable = f"vb-{s.machine(name)}"
     if kind == "power":
-        raise BadInput(f"{name} gets its power back through the EC2 API: stop its instance, then start it")
-    if kind == "uplink":
+        _power_on(name)
+    elif kind == "uplink":
         output(network.inside(["ip", "link", "set", s.UPLINK_INSIDE, "up"]))
         # Setting a link down took its default route with it.
         output(network.inside(["ip", "route", "replace", "default", "via", s.UPLINK_HOST_ADDRESS]))
@@ -55,3 +57,38 @@ def repair(kind: str, name: str) -> None:
         output(network.inside(["tc", "qdisc", "delete", "dev", cable, "root"]))
     elif kind == "loss":
         output(network.inside(["nft", "delete", "table", "bridge", _loss_table(name)]))
+
+
+def _power_on(name: str) -> None:
+    """Stop the node's instance and start it, as an operator on AWS would.
+
+    Between the two the supervisor must have seen the stop: until then the crashed machine counts as the running one.
+    """
+    from coderack_lab import instances, lifecycle  # noqa: PLC0415  boto3 takes a second
+
+    instances.stop(name)
+    lifecycle.wait_for_state(name, "stopped")
+    instances.start(name)
+    lifecycle.wait_for_node(name)
+
+
+def active(names: Collection[str]) -> list[dict[str, str]]:
+    """Which faults the network of these nodes has right now (kind, node): read from the kernel, not remembered.
+
+    Raises LabError when the lab's namespace can't be read. Power is not among them: it is the node's state.
+    """
+    links = json.loads(output(network.inside(["ip", "-json", "link", "show"])))
+    is_down = {link["ifname"] for link in links if "UP" not in link["flags"]}
+    narrowed = {
+        row["dev"]
+        for row in json.loads(output(network.inside(["tc", "-json", "qdisc", "show"])))
+        if row["kind"] == "tbf"
+    }
+    tables = json.loads(output(network.inside(["nft", "-j", "list", "tables"])))["nftables"]
+    lossy = {row["table"]["name"] for row in tables if "table" in row}
+    found = [{"kind": "uplink", "node": ""}] if s.UPLINK_INSIDE in is_down else []
+    for name in sorted(names):
+        cable = f"vb-{s.machine(name)}"
+        kinds = {"partition": cable in is_down, "slow": cable in narrowed, "loss": _loss_table(name) in lossy}
+        found += [{"kind": kind, "node": name} for kind, is_there in kinds.items() if is_there]
+    return found

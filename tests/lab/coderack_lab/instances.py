@@ -52,6 +52,31 @@ def make() -> dict[str, object]:
     return {"version": 1, "stack": "aws", "region": s.AWS_REGION, "nodes": _describe(ec2)}
 
 
+def stop(name: str) -> None:
+    """Stop a node's instance and wait until EC2 says so. Raises LabError when there is none of that name."""
+    ec2 = client()
+    ids = [_id_of(ec2, name)]
+    ec2.stop_instances(InstanceIds=ids)
+    ec2.get_waiter("instance_stopped").wait(InstanceIds=ids, WaiterConfig={"Delay": 1, "MaxAttempts": 30})
+
+
+def start(name: str) -> None:
+    """Start a node's stopped instance. Raises LabError when there is none of that name."""
+    ec2 = client()
+    ec2.start_instances(InstanceIds=[_id_of(ec2, name)])
+
+
+def _id_of(ec2: Any, name: str) -> str:
+    wanted = [
+        {"Name": "tag:Name", "Values": [name]},
+        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
+    ]
+    found = [i["InstanceId"] for r in ec2.describe_instances(Filters=wanted)["Reservations"] for i in r["Instances"]]
+    if len(found) != 1:
+        raise LabError(f"the EC2 API knows {len(found)} instances named {name}; wanted: one. See: make lab-status")
+    return str(found[0])
+
+
 def _subnet(ec2: Any) -> str:
     found = ec2.describe_subnets(Filters=[{"Name": "cidr-block", "Values": [s.SUBNET]}])["Subnets"]
     if not found:

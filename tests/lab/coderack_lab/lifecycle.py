@@ -240,6 +240,18 @@ def wait_for_node(name: str, patience: float = 60.0) -> None:
     )
 
 
+def wait_for_state(name: str, state: str, patience: float = 45.0) -> None:
+    """Wait until the supervisor has a node in this state. Raises LabError with the state it stayed in."""
+    deadline, seen = time.monotonic() + patience, "not there"
+    while time.monotonic() < deadline:
+        nodes = contact.read_status().get("nodes")
+        seen = next((n["state"] for n in nodes if n["name"] == name), seen) if isinstance(nodes, list) else seen
+        if seen == state:
+            return
+        time.sleep(0.3)
+    raise LabError(f"{name} is {seen} after {patience:.0f} s; wanted: {state}. See {s.LOGS / 'supervisor.log'}")
+
+
 def wait_for_no_node(name: str, patience: float = 45.0) -> None:
     """Wait until a node is gone. Raises LabError when it stays."""
     deadline = time.monotonic() + patience
