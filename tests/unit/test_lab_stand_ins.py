@@ -8,10 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from coderack_lab import cache, gpu, stand_ins
 from jinja2 import Environment
 
-PREFERENCES = stand_ins.s.ROOT / "roles/nvidia_driver/templates/preferences.j2"
+from coderack_lab import cache, gpu, stand_ins
+from coderack_lab.settings import ROOT
+
+PREFERENCES = ROOT / "roles/nvidia_driver/templates/preferences.j2"
 OLDER, NEWER = stand_ins.DRIVERS
 
 pytestmark = pytest.mark.skipif(
@@ -32,22 +34,26 @@ class Apt:
     """This machine's apt with an empty root of its own and the stand-ins as the only source."""
 
     def __init__(self, root: Path, repository: Path) -> None:
-        for folder in ("state/lists/partial", "cache/archives/partial", "preferences.d", "etc"):
+        for folder in ("lists/partial", "cache/archives/partial", "preferences.d"):
             (root / folder).mkdir(parents=True)
-        (root / "status").touch()
-        key = repository / "key.asc"
-        (root / "sources.list").write_text(f"deb [signed-by={key}] file:{repository} /\n")
-        self.root, self.options = root, [
-            *("-o", f"Dir::State={root}/state", "-o", f"Dir::Cache={root}/cache", "-o", f"Dir::State::status={root}/status"),
-            *("-o", f"Dir::Etc::sourcelist={root}/sources.list", "-o", "Dir::Etc::sourceparts=-"),
-            *("-o", f"Dir::Etc::preferences={root}/preferences", "-o", f"Dir::Etc::preferencesparts={root}/preferences.d"),
-            *("-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root", "-o", "APT::Update::Error-Mode=any"),
-        ]  # fmt: skip
+        (root / "status").write_text("Package: kmod\nStatus: install ok installed\nVersion: 30\nArchitecture: amd64\n")
+        (root / "sources.list").write_text(f"deb [signed-by={repository}/key.asc] file:{repository} /\n")
+        places = {
+            "Dir::State::lists": "lists",
+            "Dir::State::status": "status",
+            "Dir::Cache": "cache",
+            "Dir::Etc::sourcelist": "sources.list",
+            "Dir::Etc::sourceparts": "none",
+            "Dir::Etc::preferences": "preferences",
+            "Dir::Etc::preferencesparts": "preferences.d",
+        }
+        settings = {key: str(root / place) for key, place in places.items()}
+        settings |= {"APT::Architecture": "amd64", "APT::Sandbox::User": "root", "APT::Update::Error-Mode": "any"}
+        self.root = root
+        self.options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
     def run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program, *self.options, *words], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"}
-        )
+        return subprocess.run([program, *self.options, *words], capture_output=True, text=True, check=False)
 
     def installs(self, *packages: str) -> set[str]:
         """What apt would install for these names, as name=version."""
@@ -64,7 +70,7 @@ def apt(tmp_path: Path, repository: Path) -> Apt:
 
 
 def pin(version: str) -> str:
-    environment = Environment(trim_blocks=True)
+    environment = Environment(trim_blocks=True)  # noqa: S701  apt's file, not a page
     environment.filters["regex_escape"] = re.escape
     template = environment.from_string(PREFERENCES.read_text())
     return template.render(nvidia_driver_hold=["nvidia-*", "libnvidia-*", "libcuda*"], nvidia_driver_version=version)

@@ -77,14 +77,15 @@ def packages(scratch: Path) -> list[Package]:
     """Every package in every version. Compiles into `scratch`."""
     library = gpu.build_library(scratch / "nvml").read_bytes()
     state = gpu.profile("h100-sxm-8").unset("epoch").text().replace(gpu.profiles.DRIVER, "@VERSION@")
-    found = [made for version in DRIVERS for made in _driver(version, library, _module(version, scratch), state)]
+    nscq = _empty_library(scratch)
+    found = [made for version in DRIVERS for made in _driver(version, library, nscq, _module(version, scratch), state)]
     found += [made for versions in DCGM.items() for made in _dcgm(*versions)]
     # The nodes of the lab have no kernel of their own; whether a kernel is held is tried on this one.
     found += [Package("linux-image-stand-in-amd64", f"{version}-1") for version in KERNELS]
     return found
 
 
-def _driver(version: str, library: bytes, module: bytes, state: str) -> list[Package]:
+def _driver(version: str, library: bytes, empty: bytes, module: bytes, state: str) -> list[Package]:
     full = f"{version}-1"
 
     def program(name: str) -> str:
@@ -130,7 +131,7 @@ def _driver(version: str, library: bytes, module: bytes, state: str) -> list[Pac
             files=daemon("nvidia-fabricmanager", "nv-fabricmanager", "NVIDIA fabric manager service"),
         ),
         Package(
-            "libnvidia-nscq", full, files={f"{nscq}.{version}": b"", f"{nscq}.2": f"-> libnvidia-nscq.so.{version}"}
+            "libnvidia-nscq", full, files={f"{nscq}.{version}": empty, f"{nscq}.2": f"-> libnvidia-nscq.so.{version}"}
         ),
     ]  # fmt: skip
 
@@ -182,6 +183,12 @@ def _unit(description: str, command: str, *, kind: str = "simple", after: str = 
 def _module(version: str, scratch: Path) -> bytes:
     target = scratch / f"nvidia-{version}.o"
     output(["gcc", "-c", f'-DVERSION="{version}"', str(_PROGRAMS / "module.c"), "-o", str(target)])
+    return target.read_bytes()
+
+
+def _empty_library(scratch: Path) -> bytes:
+    target = scratch / "empty.so"
+    output(["gcc", "-shared", "-nostdlib", "-x", "c", os.devnull, "-o", str(target)])
     return target.read_bytes()
 
 
