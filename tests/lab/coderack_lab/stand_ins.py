@@ -7,6 +7,7 @@ and a key, both inventory variables.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -47,9 +48,14 @@ class Package:
         return f"{self.name}_{self.version.partition(':')[2] or self.version}_amd64.deb"
 
 
+@functools.cache  # a machine that reboots finds what it was started with, whatever was edited since
+def recipe() -> str:
+    sources = sorted((*_PROGRAMS.iterdir(), *gpu.library.SOURCES.glob("*.[ch]"), Path(__file__)))
+    return cache.recipe_hash(*(file.read_text() for file in sources))
+
+
 def path() -> Path:
-    programs = sorted((*_PROGRAMS.iterdir(), *gpu.library.SOURCES.glob("*.[ch]"), Path(__file__)))
-    return cache.entry("nvidia", cache.recipe_hash(*(file.read_text() for file in programs)))
+    return cache.entry("nvidia", recipe())
 
 
 def repository() -> Path:

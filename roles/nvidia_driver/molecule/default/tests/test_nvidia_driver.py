@@ -37,6 +37,18 @@ def test_the_wanted_module_is_loaded(host: Host) -> None:
     assert f"  {WANTED}  " in host.file("/proc/driver/nvidia/version").content_string
 
 
+NVML = """
+import ctypes
+nvml, count, version = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint(), ctypes.create_string_buffer(80)
+print(nvml.nvmlInit_v2(), nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+print(nvml.nvmlSystemGetDriverVersion(version, 80), count.value, version.value.decode())
+"""
+
+
+def test_programs_find_eight_gpus_and_the_same_version_through_nvml(host: Host) -> None:
+    assert host.check_output("python3 -c %s", NVML).split() == ["0", "0", "0", "8", WANTED]
+
+
 @pytest.mark.parametrize("unit", ["nvidia-fabricmanager", "nvidia-persistenced"])
 def test_its_daemons_run_and_come_back_after_a_boot(host: Host, unit: str) -> None:
     assert host.service(unit).is_running
