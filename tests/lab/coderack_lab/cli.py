@@ -32,16 +32,16 @@ def demo_command() -> None:
 
 @app.command()
 def prepare() -> None:
-    """Fill the cache (base image, vLLM, models) and nothing else. Example: make lab-cache"""
+    """Fill the cache (base image, vLLM, models, stand-ins) and nothing else. Example: make lab-cache"""
     with lifecycle.locked("prepare"):
-        demo.prepare(Progress(3, s.LOGS))
+        demo.prepare(Progress(4, s.LOGS))
 
 
 @app.command()
 def up() -> None:
     """Cache, network and cloud, no nodes yet: Terraform makes those. Example: make lab-up"""
     with lifecycle.locked("up"):
-        demo.prepare(Progress(3, s.LOGS))
+        demo.prepare(Progress(4, s.LOGS))
         done, api = lifecycle.up(), f"http://127.0.0.1:{s.AWS_PORT}"
         print(f"lab: {done}; EC2 API at {api}. Next: make provision host-keys configure")
 
@@ -169,7 +169,9 @@ def _node(name: str) -> dict[str, str]:
 
 
 @scratch.command("up")
-def scratch_up(name: str, role: Annotated[str, typer.Option(help="gpu binds vLLM and the models.")] = "ops") -> None:
+def scratch_up(
+    name: str, role: Annotated[str, typer.Option(help="gpu binds vLLM, models and NVIDIA's packages.")] = "ops"
+) -> None:
     """Boot one more machine and print how to reach it as JSON. Example: python -m coderack_lab scratch up mol"""
     if not lifecycle.is_up():
         raise LabError("the lab is down; wanted: up. Run `make lab-up` first.")

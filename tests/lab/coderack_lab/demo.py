@@ -11,13 +11,13 @@ from pathlib import Path
 from coderack.fleet import inventory
 from coderack.spec.checked import SpecError
 from coderack.spec.fleet import Fleet
-from coderack_lab import cgroups, contact, image, lifecycle, serving
+from coderack_lab import cgroups, contact, image, lifecycle, serving, stand_ins
 from coderack_lab import settings as s
 from coderack_lab.errors import LabError
 from coderack_lab.progress import Progress
 from coderack_lab.shell import CommandFailed, run
 
-_STEPS = 7
+_STEPS = 8
 _SCHEMA = s.ROOT / "tests/lab/demo/orders.sql"
 _QUESTION = "How many orders are there?"
 
@@ -72,6 +72,8 @@ def prepare(progress: Progress) -> None:
         serving.build_environment(log)
     with progress.step("models: SmolLM2-135M-Instruct and a tiny Qwen3-MoE", "models") as log:
         serving.build_models(log)
+    with progress.step("stand-ins for NVIDIA's packages", "stand-ins"):
+        stand_ins.build()
 
 
 def _without_terraform() -> bool:

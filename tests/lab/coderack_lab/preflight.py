@@ -25,6 +25,7 @@ PACKAGES = {  # program -> Debian and Ubuntu package
     "debootstrap": "debootstrap",
     "gcc": "gcc",
     "git": "git",
+    "gpg": "gpg",
     "ip": "iproute2",
     "jq": "jq",
     "nft": "nftables",
@@ -129,7 +130,7 @@ def check_terraform() -> Problems:
 
 
 def cached_kinds() -> set[str]:
-    """Which whole entries the cache holds: of base, vllm, models."""
+    """Which whole entries the cache holds: of base, vllm, models, nvidia."""
     names = [path.name for path in CACHE.iterdir()] if CACHE.is_dir() else []
     return {name.split("-")[0] for name in names if ".partial" not in name}
 
@@ -187,7 +188,11 @@ def check_cache() -> Problems:
     """A cache entry under its final name without its stamp was cut short and cannot be trusted."""
     for entry in sorted(CACHE.iterdir()) if CACHE.is_dir() else ():
         whole = (entry / ".coderack-cache.json").is_file()
-        if entry.name.split("-")[0] in {"base", "vllm", "models"} and ".partial" not in entry.name and not whole:
+        if (
+            entry.name.split("-")[0] in {"base", "vllm", "models", "nvidia"}
+            and ".partial" not in entry.name
+            and not whole
+        ):
             yield f"half-built cache entry {entry} (no stamp); wanted: a whole one. `make lab-clean` removes the cache."
 
 

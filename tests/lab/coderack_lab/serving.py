@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coderack_lab import cache, image
+from coderack_lab import cache, image, stand_ins
 from coderack_lab import settings as s
 from coderack_lab.container import pip_configuration, run_in
 from coderack_lab.errors import LabError
@@ -102,4 +102,5 @@ def node_binds() -> dict[Path, str]:
         environment_path() / "opt": "/opt/vllm",
         models_path() / "models": "/srv/models",
         PLUGIN: "/opt/vllm-plugin",
+        stand_ins.repository(): stand_ins.ON_NODE,
     }
