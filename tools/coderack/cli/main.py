@@ -11,7 +11,12 @@ from coderack.cli.console import Program
 
 # Verb -> its module, imported when the verb is called: nobody waits for, or has to install, what another verb needs.
 # A module has an `app` of several commands, or a function with the verb's name.
-_VERBS = {"fleet": "coderack.cli.fleet", "keys": "coderack.cli.keys", "ask": "coderack.cli.ask"}
+_VERBS = {
+    "fleet": "coderack.cli.fleet",
+    "keys": "coderack.cli.keys",
+    "nccl": "coderack.cli.nccl",
+    "ask": "coderack.cli.ask",
+}
 
 
 class _Verbs(TyperGroup):
