@@ -23,6 +23,7 @@ from typing import Iterator  # noqa: UP035  collections.abc's cannot be subscrip
 PACKAGES = {  # program -> Debian and Ubuntu package
     "curl": "curl",
     "debootstrap": "debootstrap",
+    "gcc": "gcc",
     "git": "git",
     "ip": "iproute2",
     "jq": "jq",
@@ -35,7 +36,7 @@ PACKAGES = {  # program -> Debian and Ubuntu package
     "systemd-nspawn": "systemd-container",
     "unzip": "unzip",
 }
-FAST = ("git", "shellcheck", "unzip")  # what lint and unit tests need of them
+FAST = ("gcc", "git", "shellcheck", "unzip")  # what lint and unit tests need of them
 PORTS = {  # variable -> default, purpose
     "LAB_AWS_PORT": (5601, "the AWS emulator"),
     "LAB_GATEWAY_PORT": (18443, "the gateway"),
@@ -48,6 +49,7 @@ PYTHON_MIN = (3, 11)
 DISK_COLD_GB, DISK_WARM_GB, MEMORY_GB = 15, 5, 8
 CACHE = Path(os.environ.get("CODERACK_LAB_CACHE", "/var/cache/coderack-lab"))
 VENV_READY = Path(__file__).resolve().parents[3] / ".build" / "venv" / "ready"
+C_HEADERS = Path("/usr/include/stdio.h")  # gcc only recommends libc6-dev
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LAB_NETWORK = ipaddress.ip_network("10.77.0.0/16")
 LAB_STATUS = Path("/run/coderack-lab/status.json")
@@ -216,6 +218,8 @@ def missing_packages(purpose: str) -> list[str]:
     wanted = {PACKAGES[program] for program in programs if shutil.which(program) is None}
     if output(sys.executable, "-c", "import ensurepip, venv") is None:
         wanted.add(f"python{sys.version_info.major}.{sys.version_info.minor}-venv")
+    if not C_HEADERS.exists():
+        wanted.add("libc6-dev")
     if purpose != "fast" and not KEYRING.exists():
         wanted.add("debian-archive-keyring")
     return sorted(wanted)
