@@ -85,7 +85,7 @@ def _port(name: str, port: dict[str, str], rate: int) -> Iterator[str]:
             "sminfo, and the switch's opensm."
         )
     elif _gigabits(port["rate"]) < rate:
-        yield f"{name} runs at {port['rate']}; wanted {rate} Gb/s. Reseat the cable, and look at the switch port's width."
+        yield f"{name} runs at {port['rate']}; wanted {rate} Gb/s. Reseat the cable; look at the switch port."
 
 
 def _efa(wanted: Wanted) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _access_control(sysfs: Path) -> Iterator[str]:
             "boot with setpci -s <bridge> ECAP_ACS+0x6.w=0000."
         )
     if unreadable:
-        yield f"the PCI configuration of {_some(unreadable)} cannot be read whole, so ACS is unknown; wanted: run as root."
+        yield f"the PCI configuration of {_some(unreadable)} cannot be read whole, so ACS is unknown; run as root."
     kinds = {path.name: _text(path / "iommu_group/type") for path in _wired(sysfs) if (path / "iommu_group").exists()}
     translating = sorted(name for name, kind in kinds.items() if kind != "identity")
     if translating:
