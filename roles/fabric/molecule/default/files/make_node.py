@@ -1,4 +1,4 @@
-"""Makes, below /srv/fabric, trees of healthy nodes and an archive that looks like Amazon's EFA installer from outside."""
+"""Makes, below /srv/fabric, trees of healthy nodes and an archive that looks like Amazon's EFA installer."""
 
 import hashlib
 import io

@@ -1,8 +1,8 @@
 """An all-reduce over the GPUs of one or several nodes, with the NCCL that torch brings; prints what nccl-tests prints.
 
-Started on every node at the same time, with `Job` as JSON on standard input; it starts one process per GPU. nccl-tests
 Started on every node at the same time, with `Job` as JSON on standard input; starts one process per GPU. nccl-tests
-environment and one open port. Bus bandwidth as in nccl-tests doc/PERFORMANCE.md: bytes / time * 2 (n - 1) / n.
+would need MPI, SSH between the nodes, and a build against the NCCL that is served with; this needs the engine's own
+Python environment and one open port. Bus bandwidth as in nccl-tests doc/PERFORMANCE.md: bytes / time * 2 (n - 1) / n.
 
 torch has no all-reduce out of place, so the two halves of a row are two rounds.
 """
