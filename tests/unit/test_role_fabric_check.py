@@ -191,6 +191,16 @@ def test_peermem_is_looked_for_where_it_is_chosen(infiniband: Node) -> None:
     assert "nvidia_peermem is not loaded" in only(infiniband.problems(gpu_direct="peermem"))
 
 
+# aws-ofi-nccl 1.14 to 1.20 do without DMA-BUF on the EFA of p4 and p5 (PR #861, #1243).
+def test_on_efa_amazons_own_module_serves_as_well(efa: Node) -> None:
+    (efa.folder / "proc/driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05")
+    assert "not the open module" in only(efa.problems())
+    assert "efa_nv_peermem is not loaded" in only(efa.problems(gpu_direct="peermem"))
+    (efa.folder / "sys/module/efa_nv_peermem").mkdir(parents=True)
+    assert efa.problems() == []
+    assert efa.problems(gpu_direct="peermem") == []
+
+
 def test_a_missing_efa_device_is_counted(efa: Node) -> None:
     efa.tree.remove_device(next(iter(efa.tree.nics)))
     assert "31 EFA devices; wanted 32" in only(efa.problems())

@@ -119,20 +119,23 @@ def _efa(wanted: Wanted) -> Iterator[str]:
 
 def _gpu_direct(wanted: Wanted) -> Iterator[str]:
     sysfs, proc = Path(wanted.sysfs), Path(wanted.proc)
-    if wanted.gpu_direct == "peermem" and not (sysfs / "module/nvidia_peermem").is_dir():
+    module = "efa_nv_peermem" if wanted.kind == "efa" else "nvidia_peermem"
+    loaded = (sysfs / "module" / module).is_dir()
+    if wanted.gpu_direct == "peermem" and not loaded:
         yield (
-            "module nvidia_peermem is not loaded; wanted with fabric_gpu_direct: peermem. modprobe nvidia_peermem "
-            "after "
-            "the driver (a failure on Ubuntu 24.04 with OFED 24.10: nccl #1939); or use dmabuf."
+            f"module {module} is not loaded; wanted with fabric_gpu_direct: peermem. modprobe {module} after the "
+            f"driver "
+            "(nvidia_peermem fails on Ubuntu 24.04 with OFED 24.10: nccl #1939); or use dmabuf."
         )
-    if wanted.gpu_direct != "dmabuf":
+    # aws-ofi-nccl 1.14 to 1.20 leave DMA-BUF alone on p4 and p5 and use Amazon's own module (PR #861, #1243).
+    if wanted.gpu_direct != "dmabuf" or (wanted.kind == "efa" and loaded):
         return
-    kernel = re.match(r"(\d+)\.(\d+)", _text(proc / "sys/kernel/osrelease"))
+    release = _text(proc / "sys/kernel/osrelease")
+    kernel = re.match(r"(\d+)\.(\d+)", release)
     if kernel is None or (int(kernel[1]), int(kernel[2])) < _OLDEST_DMABUF_KERNEL:
         yield (
-            f"kernel {_text(proc / 'sys/kernel/osrelease') or 'unknown'}; DMA-BUF wants 5.12 or newer. Upgrade it, or "
-            f"set "
-            "fabric_gpu_direct: peermem."
+            f"kernel {release or 'unknown'}; DMA-BUF wants 5.12 or newer. Upgrade it, or set fabric_gpu_direct: "
+            f"peermem."
         )
     driver = _text(proc / "driver/nvidia/version")
     if "Open Kernel Module" not in driver:
