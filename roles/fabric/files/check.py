@@ -57,10 +57,8 @@ def _infiniband(wanted: Wanted) -> Iterator[str]:
         if name not in there:
             yield (
                 f"there is no RDMA device {name}; seen: {', '.join(there) or 'none'}. lspci -d 15b3: shows whether "
-                f"the card "
-                "is on the bus, journalctl -k -g mlx5 why the driver did not take it. Where rdma-core has renamed "
-                "devices "
-                "(ibp…), write those names into terraform.tfvars."
+                "the card is on the bus, journalctl -k -g mlx5 why the driver did not take it. Where rdma-core has "
+                "renamed devices (ibp…), write those names into terraform.tfvars."
             )
             continue
         yield from _port(name, there[name], wanted.rate)
@@ -74,8 +72,7 @@ def _port(name: str, port: dict[str, str], rate: int) -> Iterator[str]:
     if port["link_layer"] != "InfiniBand":
         yield (
             f"{name} is an {port['link_layer']} port; wanted an InfiniBand port. Take it out of the fabric's devices "
-            f"in "
-            "terraform.tfvars, or set the card's LINK_TYPE_P1 to IB with mlxconfig."
+            "in terraform.tfvars, or set the card's LINK_TYPE_P1 to IB with mlxconfig."
         )
     elif port["phys_state"] != "LinkUp":
         yield f"{name} is {port['state']}/{port['phys_state']}; wanted ACTIVE/LinkUp. Check cable and switch port."
@@ -97,8 +94,8 @@ def _efa(wanted: Wanted) -> Iterator[str]:
     if wanted.count and len(there) != wanted.count:
         yield (
             f"{len(there)} EFA devices; wanted {wanted.count} (fabric_efa_devices). lspci -d 1d0f: shows what the "
-            f"instance "
-            "has: interfaces are fixed at launch (efa_layout of the stack); lsmod | grep efa shows the driver."
+            "instance has: interfaces are fixed at launch (efa_layout of the stack); lsmod | grep efa shows the "
+            "driver."
         )
     if there and not list((sysfs / "class/infiniband_verbs").glob("uverbs*")):
         yield "there is no uverbs device, so libfabric cannot open EFA; wanted module ib_uverbs: modprobe ib_uverbs."
@@ -106,8 +103,7 @@ def _efa(wanted: Wanted) -> Iterator[str]:
     if pages is None or pages < wanted.huge_pages:
         yield (
             f"{pages} huge pages of 2 MiB; wanted at least {wanted.huge_pages}. The installer's efa-config reserves "
-            f"them at "
-            "boot; set fabric_efa_hugepages to reserve them here, and reboot where memory is too fragmented."
+            "them at boot; set fabric_efa_hugepages to reserve them here, and reboot where memory is too fragmented."
         )
     if wanted.plugin and not list(Path(wanted.plugin).rglob("libnccl-net*.so*")):
         yield (
@@ -124,8 +120,7 @@ def _gpu_direct(wanted: Wanted) -> Iterator[str]:
     if wanted.gpu_direct == "peermem" and not loaded:
         yield (
             f"module {module} is not loaded; wanted with fabric_gpu_direct: peermem. modprobe {module} after the "
-            f"driver "
-            "(nvidia_peermem fails on Ubuntu 24.04 with OFED 24.10: nccl #1939); or use dmabuf."
+            "driver (nvidia_peermem fails on Ubuntu 24.04 with OFED 24.10: nccl #1939); or use dmabuf."
         )
     # aws-ofi-nccl 1.14 to 1.20 leave DMA-BUF alone on p4 and p5 and use Amazon's own module (PR #861, #1243).
     if wanted.gpu_direct != "dmabuf" or (wanted.kind == "efa" and loaded):
@@ -135,14 +130,13 @@ def _gpu_direct(wanted: Wanted) -> Iterator[str]:
     if kernel is None or (int(kernel[1]), int(kernel[2])) < _OLDEST_DMABUF_KERNEL:
         yield (
             f"kernel {release or 'unknown'}; DMA-BUF wants 5.12 or newer. Upgrade it, or set fabric_gpu_direct: "
-            f"peermem."
+            "peermem."
         )
     driver = _text(proc / "driver/nvidia/version")
     if "Open Kernel Module" not in driver:
         yield (
             f"the NVIDIA driver is {'not loaded' if not driver else 'not the open module'}; DMA-BUF wants the open "
-            f"kernel "
-            "modules (role nvidia_driver). With the proprietary ones, set fabric_gpu_direct: peermem."
+            "kernel modules (role nvidia_driver). With the proprietary ones, set fabric_gpu_direct: peermem."
         )
 
 
@@ -154,10 +148,8 @@ def _access_control(sysfs: Path) -> Iterator[str]:
     if redirecting:
         yield (
             f"PCI access control (ACS) redirects on {len(redirecting)} bridges above GPUs and HCAs "
-            f"({_some(redirecting)}), so "
-            "GPU and HCA talk through the CPU or hang (nccl #489, #1737); wanted off. Turn ACS off in the firmware, "
-            "or at "
-            "boot with setpci -s <bridge> ECAP_ACS+0x6.w=0000."
+            f"({_some(redirecting)}), so GPU and HCA talk through the CPU or hang (nccl #489, #1737); wanted off. "
+            "Turn ACS off in the firmware, or at boot with setpci -s <bridge> ECAP_ACS+0x6.w=0000."
         )
     if unreadable:
         yield f"the PCI configuration of {_some(unreadable)} cannot be read whole, so ACS is unknown; run as root."
@@ -167,8 +159,7 @@ def _access_control(sysfs: Path) -> Iterator[str]:
         yield (
             f"the IOMMU translates ({kinds[translating[0]] or 'type unknown'}) for {len(translating)} GPUs and HCAs "
             f"({_some(translating)}), which slows or breaks GPU Direct (nccl #489, #928); wanted none or "
-            f"pass-through. Boot "
-            "with iommu=pt."
+            "pass-through. Boot with iommu=pt."
         )
 
 

@@ -328,8 +328,8 @@ def _direct(run: Run) -> Iterator[Finding]:
             Weight.BROKEN,
             f"{log.channels - log.direct_channels} of {log.channels} connections between nodes without GDRDMA",
             "GPU Direct RDMA on all",
-            "data goes through the CPU's memory: no DMA-BUF and no nvidia-peermem, or ACS or IOMMU in the way "
-            "(nccl #1676: 180 to 10 GB/s)",
+            "data goes through the CPU's memory: no DMA-BUF and no nvidia-peermem, or ACS or IOMMU in the way (nccl "
+            "#1676: 180 to 10 GB/s)",
             "the role fabric checks DMA-BUF, ACS and IOMMU",
         )
     elif not log.channels:
@@ -375,8 +375,8 @@ def _slow(busbw: float, wanted: Expectation, others: list[str]) -> tuple[str, st
         return "see above", "put right what is named above, then run the gate again"
     if wanted.nodes > 1:
         return (
-            "the network between the nodes: a 400 Gb/s NIC carries 46-48 GB/s (nccl-tests #290); "
-            "a lost one shows as a step; or congestion, or PCIe below Gen5 x16",
+            "the network between the nodes: a 400 Gb/s NIC carries 46-48 GB/s (nccl-tests #290); a lost one shows as "
+            "a step; or congestion, or PCIe below Gen5 x16",
             "coderack health cluster; run the gate on each node alone to see which half it is",
         )
     return (
