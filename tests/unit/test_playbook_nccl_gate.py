@@ -123,6 +123,12 @@ def test_a_missing_python_is_named_before_anything_runs(fleet: Path) -> None:
     assert "There is no /nowhere/bin/python on gpu-a" in output
 
 
+def test_a_gate_that_would_measure_nothing_does_not_pass(fleet: Path) -> None:
+    code, output = gate(fleet, nccl_gate_tests=["group"], fleet_fabric={"kind": "none", "devices": []})
+    assert code != 0
+    assert "nothing can be measured" in output
+
+
 def test_half_of_a_group_is_refused(fleet: Path) -> None:
     code, output = gate(fleet, "--limit", "gpu-a")
     assert code != 0
