@@ -51,6 +51,13 @@ def test_json_says_what_was_expected_and_seen(good: str) -> None:
     assert len(report["devices"]) == 8
 
 
+def test_json_stays_json_where_a_rate_is_no_number(tmp_path: Path) -> None:
+    (tmp_path / "nan.log").write_text(node(480).replace("480.00", "nan"))
+    code, out, _ = run(*NODE, "--floor", "440", "--json", str(tmp_path / "nan.log"))
+    assert code == 1
+    assert json.loads(out, parse_constant=pytest.fail)["busbw_gb_s"] is None
+
+
 def test_the_logs_of_two_nodes_are_read_as_one(tmp_path: Path) -> None:
     first, second = tmp_path / "gpu-a.log", tmp_path / "gpu-b.log"
     whole = pair(efa_log())

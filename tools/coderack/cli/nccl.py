@@ -1,5 +1,6 @@
 """`coderack nccl`: what an all-reduce test says about the links of a node, or between nodes."""
 
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -111,7 +112,7 @@ def _read(files: list[Path]) -> str:
 def _report(run: Run, wanted: Expectation, verdict: Verdict) -> dict[str, object]:
     return {
         "verdict": Exit(verdict.exit_code).name.lower(),
-        "busbw_gb_s": verdict.busbw,
+        "busbw_gb_s": _number(verdict.busbw),
         "size_bytes": verdict.size,
         "expectation": asdict(wanted),
         "findings": [asdict(finding) for finding in verdict.findings],
@@ -124,8 +125,16 @@ def _report(run: Run, wanted: Expectation, verdict: Verdict) -> dict[str, object
             "overrides": dict(sorted(run.log.overrides.items())),
         },
         "devices": [asdict(device) for device in run.devices],
-        "rows": [asdict(row) for row in run.rows],
+        "rows": [
+            asdict(row) | {"out_of_place": _number(row.out_of_place), "in_place": _number(row.in_place)}
+            for row in run.rows
+        ],
     }
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has neither nan nor infinity."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _print(run: Run, wanted: Expectation, verdict: Verdict) -> None:
