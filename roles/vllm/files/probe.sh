@@ -24,7 +24,7 @@ done
 started=$(show ExecMainStartTimestamp | tr -d '@')
 outdated=
 if [ -n "$started" ]; then
-  outdated=$(find /etc/systemd/system/$unit /etc/coderack/vllm.env -newermt "@$((started + 1))" 2>/dev/null)
+  outdated=$(find /etc/systemd/system/$unit /etc/coderack/vllm.env /etc/coderack/nccl.env -newermt "@$((started + 1))" 2>/dev/null)
 fi
 
 cat <<YAML

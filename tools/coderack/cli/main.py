@@ -15,6 +15,7 @@ _VERBS = {
     "fleet": "coderack.cli.fleet",
     "health": "coderack.cli.health",
     "keys": "coderack.cli.keys",
+    "nccl": "coderack.cli.nccl",
     "ask": "coderack.cli.ask",
 }
 
