@@ -82,7 +82,7 @@ def build() -> Path:
 def packages(scratch: Path) -> list[Package]:
     """Every package in every version. Compiles into `scratch`."""
     library = gpu.build_library(scratch / "nvml").read_bytes()
-    state = gpu.profile("h100-sxm-8").unset("epoch").text().replace(gpu.profiles.DRIVER, "@VERSION@")
+    state = gpu.profile("h100-sxm-8").unset("epoch").text().replace(gpu.profiles.DRIVER, "@LOADED@")
     nscq = _empty_library(scratch)
     found = [made for version in DRIVERS for made in _driver(version, library, nscq, _module(version, scratch), state)]
     found += [made for versions in DCGM.items() for made in _dcgm(*versions)]
