@@ -50,6 +50,8 @@ def main() -> int:
         "ANSIBLE_HOME": str(BUILD / "ansible"),
     }
     os.environ.update(environment)
+    # Compiled once, like any installed program; this would have every run compile anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     ours: list[Cost] = []
     theirs: list[Cost] = []
     with tempfile.TemporaryDirectory() as name, _emulator():

@@ -238,7 +238,7 @@ def test_missing_credentials_are_3(live: dict[str, Any], monkeypatch: pytest.Mon
 
 
 def test_without_boto3_it_says_what_to_install(live: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
     code, _, err = check("--live")
     assert code == 3
     assert "pip install 'coderack[aws]'" in err

@@ -29,8 +29,9 @@ def client(service: str, region: str | None, *, attempts: int = _ATTEMPTS) -> An
     `attempts` is 1 for what must not be sent twice. Raises AwsError.
     """
     try:
-        import boto3  # noqa: PLC0415 - see above
-        from botocore.config import Config  # noqa: PLC0415
+        # What boto3.client returns, without the transfer manager for S3 that boto3 imports first.
+        from botocore.config import Config  # noqa: PLC0415 - see above
+        from botocore.session import get_session  # noqa: PLC0415
     except ImportError as error:
         message = f"boto3 cannot be imported ({error}); wanted to ask AWS: pip install 'coderack[aws]'"
         raise AwsError(message) from error
@@ -39,7 +40,7 @@ def client(service: str, region: str | None, *, attempts: int = _ATTEMPTS) -> An
     retries = {"mode": "standard", "total_max_attempts": attempts}
     config = Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries)
     with errors(f"{service} in {region or 'the configured region'}"):
-        return boto3.client(service, region_name=region, config=config)
+        return get_session().create_client(service, region_name=region, config=config)
 
 
 @contextmanager
