@@ -78,7 +78,7 @@ demo: preflight host-packages $(VENV)/ready $(COLLECTIONS) $(TERRAFORM_RC) ## Th
 test: ## Everything that is tested: lint, unit, Terraform, roles, lab end to end
 	@exec tests/run_all
 
-test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, neither lab nor simulated GPU nodes (under 2 minutes)
+test-fast: $(VENV)/ready $(COLLECTIONS) ## Lint and unit tests, neither lab nor simulated GPU nodes
 	@$(MAKE) --no-print-directory lint unit
 
 ##@ An environment (ENV=lab, ENV=aws, ENV=baremetal, …)
