@@ -4,6 +4,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
+from coderack.plan.files import read_bytes
 from coderack.spec.checked import SpecError
 from coderack.spec.model import ModelSpec, read_config
 from coderack.spec.profile import ServingProfile
@@ -20,7 +21,8 @@ def model_of(profile: ServingProfile, config: Path | None = None) -> ModelSpec:
     that a plan needs no weights. Raises SpecError when there is none or it cannot be read.
     """
     if config is not None:
-        return read_config(_parse(_read(config), str(config)), str(config))
+        content = read_bytes(config, _LIMIT_BYTES, "the model's config.json")
+        return read_config(_parse(content.decode(errors="replace"), str(config)), str(config))
     name = profile.model.path.rpartition("/")[2]
     if name not in shipped_models():
         raise SpecError(
@@ -42,17 +44,6 @@ def shipped_model(name: str) -> ModelSpec:
 def shipped_models() -> tuple[str, ...]:
     names = (one.name for one in _SHIPPED.iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise SpecError(str(path), (f"cannot be read ({error.strerror}); wanted the model's config.json",)) from None
-    if len(content) > _LIMIT_BYTES:
-        raise SpecError(str(path), (f"has more than {_LIMIT_BYTES} bytes; wanted the model's config.json",))
-    return content.decode(errors="replace")
 
 
 def _parse(text: str, what: str) -> object:
