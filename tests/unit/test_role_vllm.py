@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -178,14 +179,28 @@ def test_the_api_is_open_to_operations_and_engine_ports_to_peers(rendered: Path)
     assert "50000" not in (rendered / "replica-a/firewall.nft").read_text()
 
 
+def systemd_analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("there is no systemd-analyze")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_systemd_finds_the_exposure_of_a_unit_with_gpus_acceptable(rendered: Path) -> None:
-    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=40"]
-    done = subprocess.run(
-        [*command, rendered / "gpu-a/vllm.service"], capture_output=True, text=True, timeout=60, check=False
-    )
-    if "unrecognized option" in done.stderr:
-        pytest.skip("systemd-analyze is older than 250")
+    unit = rendered / "gpu-a/vllm.service"
+    done = systemd_analyze("security", "--offline=true", "--no-pager", "--threshold=40", unit)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
+    assert "Overall exposure level" in done.stdout
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_systemd_understands_every_line(rendered: Path, tmp_path: Path, name: str) -> None:
+    unit = tmp_path / "vllm.service"
+    text = (rendered / name / "vllm.service").read_text()
+    # Programs that are on nodes only.
+    unit.write_text(re.sub(r"/opt/vllm/\w+/bin/vllm\b|/usr/local/lib/coderack/vllm-require", "/bin/true", text))
+    done = systemd_analyze("verify", "--man=no", unit)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def refused(folder: Path, **differing: Any) -> str:
