@@ -21,8 +21,7 @@ def model_of(profile: ServingProfile, config: Path | None = None) -> ModelSpec:
     that a plan needs no weights. Raises SpecError when there is none or it cannot be read.
     """
     if config is not None:
-        content = read_bytes(config, _LIMIT_BYTES, "the model's config.json")
-        return read_config(_parse(content.decode(errors="replace"), str(config)), str(config))
+        return read_config(_parse(_read(config), str(config)), str(config))
     name = profile.model.path.rpartition("/")[2]
     if name not in shipped_models():
         raise SpecError(
@@ -44,6 +43,10 @@ def shipped_model(name: str) -> ModelSpec:
 def shipped_models() -> tuple[str, ...]:
     names = (one.name for one in _SHIPPED.iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
+
+
+def _read(path: Path) -> str:
+    return read_bytes(path, _LIMIT_BYTES, "the model's config.json").decode(errors="replace")
 
 
 def _parse(text: str, what: str) -> object:
