@@ -15,7 +15,7 @@ from coderack.liveness.tokens import Answer, Outcome, Round, Start, advanced, ex
 
 # More than a completion of one token, and than the metrics of a few dozen ranks, ever take.
 _ANSWER_BYTES = 64 * 1024
-_METRICS_BYTES = 16 * 1024 * 1024
+_METRICS_BYTES = 8 * 1024 * 1024
 # A queued request keeps its place for so many time limits; then it is taken back and sent anew.
 _PATIENCE = 20
 
