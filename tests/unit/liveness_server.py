@@ -10,17 +10,19 @@ from dataclasses import dataclass, field
 MODEL = "tiny-qwen3-moe"
 OK, HANG, DROP, GARBAGE, FLOOD = "ok", "hang", "drop", "garbage", "flood"
 
+Behaviour = str | float | tuple[int, str]
+
 
 @dataclass
 class Group:
-    """`behaviour` of a rank: one of the words above, or a whole answer as (status, body). May be changed at any time.
+    """`behaviour` of a rank: one of the words above, a whole answer as (status, body), or the seconds until a token. May be changed at any time.
 
     steps: per rank, what its counter in /metrics grows by whenever that is read; `metrics` may be OK, HANG or DROP.
     """
 
-    behaviour: dict[int, str | tuple[int, str]] = field(default_factory=dict)
+    behaviour: dict[int, Behaviour] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=dict)
-    metrics: str | tuple[int, str] = OK
+    metrics: Behaviour = OK
     api_key: str | None = None
     seen: list[tuple[str, int | None, dict[str, object]]] = field(default_factory=list)
     together: dict[int | None, int] = field(default_factory=dict)
@@ -106,7 +108,7 @@ class _Answers:
             writer.transport.abort() if writer.transport.is_closing() else writer.close()
 
     async def _act(
-        self, behaviour: str | tuple[int, str], good: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, behaviour: Behaviour, good: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if behaviour == HANG:
             await reader.read()  # until the client hangs up
@@ -119,7 +121,9 @@ class _Answers:
                 writer.write(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
                 await writer.drain()
         elif behaviour != DROP:
-            status, text = (200, good) if isinstance(behaviour, str) else behaviour
+            if isinstance(behaviour, float):
+                await asyncio.sleep(behaviour)
+            status, text = behaviour if isinstance(behaviour, tuple) else (200, good)
             data = text.encode()
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(data), data))
             await writer.drain()

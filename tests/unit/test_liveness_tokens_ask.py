@@ -88,6 +88,13 @@ def test_a_queued_request_to_an_engine_that_works_is_busy_and_keeps_its_place() 
     assert [rank for path, rank, _ in group.seen if path == "/v1/completions"].count(0) == 1
 
 
+def test_a_token_that_comes_late_is_still_taken_and_tells_the_true_time() -> None:
+    done = ask(Group({0: 0.5}, steps={0: 5}), ranks=1, number=2, timeout_s=SHORT)
+    assert [outcomes(one)[0] for one in done] == ["busy", "ok"]
+    assert done[1].answers[0].seconds is not None
+    assert done[1].answers[0].seconds > 0.5
+
+
 def test_an_engine_that_stops_working_is_seen_in_the_next_round() -> None:
     group = Group({0: HANG}, steps={0: 5})
     done = ask(group, ranks=1, number=2, timeout_s=SHORT, between=lambda _: group.steps.clear())

@@ -90,6 +90,8 @@ class Prober:
             answers |= self._collect()
             if (doubtful := self._doubtful(answers)) and before:
                 seen = await self._progress(time.monotonic() + self._target.timeout_s / 2)
+                answers |= self._collect()
+                doubtful = self._doubtful(answers)
             answers |= {rank: self._judge(rank, answers.get(rank), before, seen) for rank in doubtful}
             await self._take_back([rank for rank in doubtful if not self._may_wait_on(answers[rank])])
         self._seen = seen
