@@ -15,8 +15,9 @@ Behaviour = str | float | tuple[int, str]
 
 @dataclass
 class Group:
-    """`behaviour` of a rank: one of the words above, a whole answer as (status, body), or the seconds until a token. May be changed at any time.
+    """`behaviour` of a rank: one of the words above, a whole answer as (status, body), or the seconds until a token.
 
+    All of it may be changed at any time.
     steps: per rank, what its counter in /metrics grows by whenever that is read; `metrics` may be OK, HANG or DROP.
     """
 
