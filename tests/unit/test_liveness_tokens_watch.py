@@ -143,11 +143,11 @@ def test_under_load_an_engine_that_makes_steps_stays_up(tmp_path: Path) -> None:
     group = Group({0: HANG, 1: HANG}, steps={0: 3, 1: 3})
 
     async def body(url: str) -> None:
-        patient = watch(url, tmp_path, target=Target(url, MODEL, 2, None, 0.4))
+        patient = watch(url, tmp_path, target=Target(url, MODEL, 2, None, 0.25))
         async with Running(patient) as running:
             seen = await running.until_state("up")
             assert [rank["state"] for rank in seen["ranks"]] == ["busy", "busy"]
-            for _ in range(30):
+            for _ in range(20):
                 await asyncio.sleep(0.03)
                 assert running.document()["state"] == "up"
 
