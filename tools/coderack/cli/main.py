@@ -17,6 +17,7 @@ _VERBS = {
     "keys": "coderack.cli.keys",
     "nccl": "coderack.cli.nccl",
     "plan": "coderack.cli.plan",
+    "probe": "coderack.cli.probe",
     "ask": "coderack.cli.ask",
 }
 
