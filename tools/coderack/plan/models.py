@@ -60,3 +60,14 @@ def _parse(text: str, what: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(what, (f"is not JSON ({error}); wanted the model's config.json",)) from None
+
+
+def model_at(config: Path) -> tuple[ModelSpec, str]:
+    """The model of a config.json, and a name for it: that of the folder. Raises SpecError."""
+    return read_config(_parse(_read(config), str(config)), str(config)), config.resolve().parent.name or str(config)
+
+
+def default_model() -> tuple[ModelSpec, str]:
+    """The model that this house is built for."""
+    name = "qwen3-coder-480b-fp8"
+    return shipped_model(name), name
