@@ -70,12 +70,12 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
         "description is 'a\\x1b[2J', wanted one line without control characters",
     ),
     "control character in an argument": (
-        lambda profile: profile.update(engine_args=["--hf-overrides", "a\x07"]),
+        lambda profile: profile.update(engine_args=["--compilation-config", "a\x07"]),
         "engine_args has 'a\\x07', wanted words without line breaks or other control characters",
     ),
     "control character behind =": (
-        lambda profile: profile.update(engine_args=["--hf-overrides=a\n"]),
-        "engine_args has '--hf-overrides', wanted option and value as two list items, and no control characters",
+        lambda profile: profile.update(engine_args=["--compilation-config=a\n"]),
+        "engine_args has '--compilation-config', wanted option and value as two list items, and no control characters",
     ),
     "unknown cache type": (
         lambda profile: profile["limits"].update(kv_cache_dtype="fp9"),
@@ -160,8 +160,13 @@ def test_refuses(edit: Edit, message: str) -> None:
         ("--headless", "which is set from the node's place in the group"),
         ("--disable-log-requests", "has --disable-log-requests: it is gone"),
         ("--disable-log-stats", "has --disable-log-stats: it removes every vllm:* metric"),
-        ("--speculative-model", "use --speculative-config"),
-        ("--rope-scaling", "use --hf-overrides"),
+        ("--speculative-model", "set speculative, which becomes --speculative-config"),
+        ("--num-speculative-tokens=4", "set speculative.tokens"),
+        ("--speculative-config", "which is set from speculative; set it there"),
+        ("--spec-model=x", "which is set from speculative.model; set it there"),
+        ("--hf-overrides", "which is set from yarn; set it there"),
+        ("--rope-scaling", "set yarn, which becomes --hf-overrides with rope_parameters"),
+        ("--rope-theta", "set yarn.theta, which goes into --hf-overrides"),
         ("--api-key=secret", "has --api-key: every user of the node sees it"),
     ],
 )
@@ -175,7 +180,7 @@ def test_refuses_arguments_that_are_not_free(field: str, word: str, message: str
 
 
 def test_accepts_an_argument_whose_value_has_blanks() -> None:
-    words = ["--speculative-config", '{"method": "ngram_gpu", "num_speculative_tokens": 4}', "--eplb-config={ }"]
+    words = ["--compilation-config", '{"mode": 3, "cudagraph_mode": "FULL"}', "--eplb-config={ }"]
     profile = validate(ServingProfile, profile_data("fused-16") | {"engine_args": words}, "profile")
     assert list(profile.engine_args) == words
 

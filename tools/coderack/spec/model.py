@@ -52,6 +52,7 @@ class Experts(Frozen):
     shared_intermediate: CountOrNone = 0
     dense_layers: tuple[int, ...] = ()  # layers with a plain MLP instead
     router_bias: bool = False
+    router_bytes: Literal[2, 4] = 2  # MiniMax's router stays in fp32
 
 
 class Quantisation(Frozen):
@@ -70,6 +71,9 @@ class Quantisation(Frozen):
 
 
 class Rope(Frozen):
+    """Rotary embedding; `dim` is how many numbers of a head are rotated."""
+
+    dim: Count
     theta: Annotated[float, Field(gt=0)]
     kind: str = "default"
     factor: Annotated[float, Field(gt=0)] | None = None
@@ -210,6 +214,7 @@ class _Config(BaseModel):
     dtype: str | None = Field(None, validation_alias=AliasChoices("torch_dtype", "dtype"))
     max_position_embeddings: Count
     rope_theta: Annotated[float, Field(gt=0)] | None = None
+    rotary_dim: Count | None = None
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     use_sliding_window: bool = False
@@ -283,7 +288,7 @@ def read_config(config: object, what: str = "config.json") -> ModelSpec:
         experts=experts,
         quantisation=_quantisation(raw, experts, what),
         max_positions=raw.max_position_embeddings,
-        rope=_rope(raw, what),
+        rope=_rope(raw, attention, what),
     )
 
 
@@ -358,13 +363,16 @@ def _experts(raw: _Config, kind: str, what: str) -> Experts:
         shared_intermediate=shared,
         dense_layers=dense,
         router_bias=kind == "minimax" or raw.architectures[0] == "DeepseekV3ForCausalLM",
+        router_bytes=4 if kind == "minimax" else 2,
     )
 
 
-def _rope(raw: _Config, what: str) -> Rope:
+def _rope(raw: _Config, attention: GroupedAttention | LatentAttention, what: str) -> Rope:
     # Transformers 5 writes rope_parameters with theta inside; before, rope_scaling stood next to rope_theta.
     given = raw.rope_parameters or raw.rope_scaling or {}
+    head = attention.rope_head_dim if isinstance(attention, LatentAttention) else attention.head_dim
     data = {
+        "dim": raw.rotary_dim or head,
         "theta": given.get("rope_theta", raw.rope_theta if raw.rope_theta is not None else 10_000.0),
         "kind": given.get("rope_type", given.get("type", "default")),
         "factor": given.get("factor"),
