@@ -268,8 +268,8 @@ def _print(result: Comparison) -> None:
     refused = [*result.too_large, *result.illegal]
     if refused:
         print_table(
-            ["Layout", "Why not"], [[one.name, "; ".join(one.reasons)] for one in refused],
-            title="What does not go", folded=["Why not"],
+            ["Layout", "Why not"], [[", ".join(one.names), "; ".join(one.reasons)] for one in refused],
+            title="What does not go", folded=["Layout", "Why not"],
         )  # fmt: skip
     if result.checked:
         print_table(
@@ -313,9 +313,11 @@ def _sure(result: Comparison, place: int) -> str:
     leaders = result.leaders(place)
     if len(set(leaders.values())) == 1:
         return f"{leaders['expected']} is first under all best and all worst assumptions too."
+    if leaders["best"] == leaders["worst"]:
+        return f"A close call: under all best and under all worst assumptions {leaders['best']} is first. Measure both."
     return (
         f"Not certain: under all best assumptions {leaders['best']} is first, under all worst {leaders['worst']}. "
-        "Measure both."
+        "Measure those."
     )
 
 
@@ -449,7 +451,7 @@ def _times_json(times: Times) -> dict[str, float]:
 
 
 def _refused_json(one: Refused) -> dict[str, Any]:
-    return {"name": one.name, "reasons": list(one.reasons)}
+    return {"names": list(one.names), "reasons": list(one.reasons)}
 
 
 def _checked_json(one: Checked) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coderack.plan.assumptions import CASES, Case, figures
+from coderack.plan.check import Verdict, judge, layout_problems
 from coderack.plan.latency import EngineGroup
 from coderack.plan.layouts import GroupLayout, group_layouts
 from coderack.plan.measurements import Applied
@@ -46,9 +47,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refused:
-    """Layouts that cannot be, with every reason; `memory` where one is legal and only too large."""
+    """Layouts that cannot be, all for the same reasons; `memory` where one is legal and only too large."""
 
-    name: str
+    names: tuple[str, ...]
     reasons: tuple[str, ...]
     memory: Memory | None = None
 
@@ -74,24 +75,30 @@ class Comparison:
 def compare(question: Question, applied: Applied) -> Comparison:
     """Look at every layout. Raises ValueError when the GPUs do not fill whole nodes."""
     candidates: list[Candidate] = []
-    too_large: list[Refused] = []
-    illegal = list(_impossible_tensor_sizes(question))
+    too_large: list[tuple[GroupLayout, Memory, str]] = []
+    illegal = dict(_impossible_tensor_sizes(question))
     for layout in group_layouts(question.gpus, question.gpus_per_node, experts=question.model.experts is not None):
-        if reasons := _reasons(question, layout):
-            illegal.append(Refused(layout.name, reasons))
+        if reasons := _problems(question, layout):
+            illegal[layout.name] = reasons
             continue
         used = memory(question.model, question.gpu, as_profile(layout), question.limits)
-        if used.kv.requests.expected < 1:
-            too_large.append(Refused(layout.name, (_too_large(used),), used))
+        verdict, why = judge(used)
+        # A layout that needs luck with every figure is not compared with those that do not.
+        if verdict is Verdict.TOO_BIG or used.kv.requests.expected < 1:
+            too_large.append((layout, used, why))
             continue
-        room = _room(question, layout, used)
+        room = room_for(question, layout, used)
         points = tuple(
             point(engines(question, applied, layout, used), question.workload, one, room)
             for one in question.concurrencies
         )
-        candidates.append(Candidate(layout, used, room, used.kv.requests.low < 1, points))
-    checked = check(applied, question.gpu)
-    return Comparison(question, applied, tuple(candidates), tuple(too_large), tuple(illegal), checked)
+        candidates.append(Candidate(layout, used, room, verdict is Verdict.TIGHT, points))
+    refused = (
+        Refused((layout.name,), (why, *_nearest(layout, used, candidates)), used) for layout, used, why in too_large
+    )
+    return Comparison(
+        question, applied, tuple(candidates), tuple(refused), tuple(_grouped(illegal)), check(applied, question.gpu)
+    )
 
 
 def engines(question: Question, applied: Applied, layout: GroupLayout, used: Memory) -> "_Engines":
@@ -124,31 +131,58 @@ def as_profile(layout: GroupLayout) -> Layout:
     )
 
 
-def _room(question: Question, layout: GroupLayout, used: Memory) -> int:
+def room_for(question: Question, layout: GroupLayout, used: Memory) -> int:
     """Requests of the workload that run at once: those that the cache holds, up to max_num_seqs of each rank."""
     tokens = question.workload.prompt + question.workload.output
     of_rank = min(int(used.kv.tokens.expected // tokens), question.limits.max_num_seqs)
     return max(1, of_rank) * layout.data_parallel * layout.replicas
 
 
-def _too_large(used: Memory) -> str:
-    gib = 2**30
-    if used.occupied.expected >= used.limit.expected:
-        return (
-            f"weights and working memory take {used.occupied.expected / gib:.1f} GiB, wanted less than the "
-            f"{used.limit.expected / gib:.1f} GiB that vLLM may use"
-        )
-    return (
-        f"a request of {used.max_model_len:,} tokens needs {used.kv.bytes_per_token * used.max_model_len / gib:.2f} GiB "
-        f"of KV cache, and {used.kv.available.expected / gib:.1f} GiB are left"
-    )
+def _nearest(layout: GroupLayout, used: Memory, candidates: list[Candidate]) -> Iterator[str]:
+    """What would fit in place of a layout that is too large: a smaller cache, or the next larger tensor parallel size."""
+    small = next((cache for cache in used.alternatives if cache.dtype == "fp8"), None)
+    if small is not None and used.kv.dtype != small.dtype and small.requests.expected >= 1:
+        yield f"with --kv-cache-dtype fp8 it fits ({small.requests.expected:.1f} requests per rank)"
+    alike = (layout.nodes, layout.replicas, layout.expert_parallel)
+    larger = [
+        one.layout
+        for one in candidates
+        if (one.layout.nodes, one.layout.replicas, one.layout.expert_parallel) == alike
+        and one.layout.tensor_parallel > layout.tensor_parallel
+    ]
+    if larger:
+        yield f"as it is, {min(larger, key=lambda one: one.tensor_parallel).name} is the nearest that fits"
 
 
-def _impossible_tensor_sizes(question: Question) -> Iterator[Refused]:
-    return iter(())
+def _grouped(reasons: dict[str, tuple[str, ...]]) -> Iterator[Refused]:
+    for reason in dict.fromkeys(reasons.values()):
+        yield Refused(tuple(name for name, own in reasons.items() if own == reason), reason)
 
 
-def _reasons(question: Question, layout: GroupLayout) -> tuple[str, ...]:
+def _impossible_tensor_sizes(question: Question) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Tensor parallel sizes that no layout has, since they do not divide a node."""
+    per_node = min(question.gpus, question.gpus_per_node)
+    for size in range(1, per_node + 1):
+        if per_node % size:
+            layout = Layout(
+                mode="split", nodes=1, data_parallel=1, tensor_parallel=size,
+                expert_parallel=question.model.experts is not None,
+            )  # fmt: skip
+            problems = layout_problems(layout, question.model, question.gpus_per_node)
+            yield f"TP{size}", (*problems, f"the {per_node} GPUs of a node are no multiple of {size}")
+
+
+def _problems(question: Question, layout: GroupLayout) -> tuple[str, ...]:
+    problems = list(layout_problems(as_profile(layout), question.model, question.gpus_per_node))
     if layout.nodes > 1 and question.fabric is None:
-        return ("nodes have no network for collectives (--fabric none); wanted one, or split layouts",)
-    return ()
+        problems.append("the nodes have no network for collectives (--fabric none); wanted one, or a group per node")
+    model, experts = question.model, question.model.experts
+    block = model.quantisation.block if model.quantisation else None
+    if not problems and experts and block and not layout.expert_parallel:
+        columns = experts.intermediate // layout.gpus
+        if any(columns % size for size in block):
+            problems.append(
+                f"not predicted: without expert parallelism slices of {columns} columns cut the FP8 blocks of {block[0]} x "
+                f"{block[1]}; vLLM 0.32 runs that with smaller blocks in its Triton kernel, and nobody has measured it"
+            )
+    return tuple(problems)

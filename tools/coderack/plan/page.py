@@ -92,30 +92,34 @@ def _bars(comparison: Comparison) -> tuple[Bar, ...]:
 
 
 def _refused_bar(one: Refused, used: Memory, scale: float) -> Bar:
-    return _bar(one.name, used, scale, fits=False)
+    return _bar(", ".join(one.names), used, scale, fits=False)
 
 
 def _bar(name: str, used: Memory, scale: float, *, fits: bool) -> Bar:
     experts, weights = used.part("experts").expected, used.weights.expected
-    cache = used.kv.available.expected
-    needed = used.kv.bytes_per_token * used.max_model_len if not fits else 0
+    short_of = _missing(used)
     parts = [
         ("experts", experts),
         ("attention", weights - experts),
         ("activations", used.group("activations").expected),
         ("runtime", used.group("runtime").expected),
-        ("kv", cache),
-        ("missing", max(0.0, needed - (used.limit.expected - used.occupied.expected)) if not fits else 0.0),
+        ("kv", used.kv.available.expected),
+        ("missing", short_of),
         ("unused", used.total.expected - used.limit.expected if fits else 0.0),
     ]
-    note = (
-        f"KV cache for {used.kv.requests.expected:.1f} requests of {used.max_model_len:,} tokens per rank"
-        if fits
-        else "does not fit"
-    )
-    return bar(
-        name, note, [(kind, _KINDS[kind], size / _GIB) for kind, size in parts if size > 0], scale, fits=fits
-    )
+    if fits:
+        note = f"KV cache: {used.kv.requests.expected:.1f} requests of {used.max_model_len:,} per rank"
+    else:
+        # What is used beyond the limit is missing too, and is in the bar already.
+        beyond = max(0.0, used.occupied.expected - used.limit.expected)
+        note = f"does not fit: {(short_of + beyond) / _GIB:.1f} GiB short"
+    return bar(name, note, [(kind, _KINDS[kind], size / _GIB) for kind, size in parts if size > 0], scale, fits=fits)
+
+
+def _missing(used: Memory) -> float:
+    """Bytes that one request of max_model_len needs and the cache does not have; 0 where it fits."""
+    needed = used.kv.bytes_per_token * used.max_model_len
+    return max(0.0, needed - used.kv.available.expected)
 
 
 def _memories(comparison: Comparison) -> list[Memory]:
@@ -124,13 +128,11 @@ def _memories(comparison: Comparison) -> list[Memory]:
 
 
 def _scale(comparison: Comparison) -> float:
-    """GiB of the full width: the GPU, or the largest demand on it, but not more than twice the GPU."""
-    most = comparison.question.gpu.memory_gib[1]
-    for used in _memories(comparison):
-        needed = used.occupied.expected + used.kv.bytes_per_token * used.max_model_len
-        if used.kv.requests.expected < 1:
-            most = max(most, needed / _GIB)
-    return most
+    """GiB of the full width: the GPU, or the largest demand on it."""
+    demands = [
+        (used.occupied.expected + used.kv.available.expected + _missing(used)) / _GIB for used in _memories(comparison)
+    ]
+    return max([comparison.question.gpu.memory_gib[1], *demands])
 
 
 def _bar_ticks(comparison: Comparison) -> tuple[Tick, ...]:

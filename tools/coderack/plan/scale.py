@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coderack.plan.compare import Question, as_profile, engines
+from coderack.plan.compare import Question, as_profile, engines, room_for
 from coderack.plan.latency import expected_busiest
 from coderack.plan.layouts import GroupLayout
 from coderack.plan.measurements import Applied
@@ -93,9 +93,7 @@ def _scaled(question: Question, applied: Applied, layout: GroupLayout, pipeline:
     points: tuple[Point, ...] = ()
     if fits and pipeline == 1:
         engine_of = engines(question, applied, layout, used)
-        tokens = question.workload.prompt + question.workload.output
-        room = max(1, min(int(used.kv.tokens.expected // tokens), question.limits.max_num_seqs))
-        room *= layout.data_parallel * layout.replicas
+        room = room_for(question, layout, used)
         points = tuple(point(engine_of, question.workload, one, room) for one in question.concurrencies)
     return Scaled(
         nodes=nodes,
