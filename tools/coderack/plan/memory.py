@@ -430,7 +430,7 @@ def _between_experts(model: ModelSpec, kernel: str, layout: Layout, limits: Limi
     chunk = min(all_tokens, engine.moe_chunk_tokens or all_tokens)
     inner = moe.intermediate if layout.expert_parallel else moe.intermediate / group_size(layout)
     # Residual and input of the own tokens; the input's FP8 copy, and that of the intermediate result.
-    size = own * 2 * hidden * width
+    size: float = own * 2 * hidden * width
     if kernel == "triton":
         size += all_tokens * hidden + chunk * moe.active * inner
     if layout.data_parallel > 1:
