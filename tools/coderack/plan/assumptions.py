@@ -157,8 +157,10 @@ _EVERYWHERE: dict[str, Assumption] = {
 }  # fmt: skip
 
 
-def _fabric(rate: float, latency: tuple[float, float, float], hop: tuple[float, float, float], rates: str, latencies: str
-            ) -> dict[str, Assumption]:  # fmt: skip
+_Three = tuple[float, float, float]
+
+
+def _fabric(rate: float, latency: _Three, hop: _Three, rates: str, latencies: str) -> dict[str, Assumption]:
     return {
         "fabric_gb_per_second": Assumption(rate, rate, rate, "GB/s", "network rate per GPU, one direction", rates),
         "fabric_share": Assumption(
@@ -169,7 +171,7 @@ def _fabric(rate: float, latency: tuple[float, float, float], hop: tuple[float, 
             *latency, "us", "smallest all-gather or reduce-scatter over nodes; two per layer", latencies,
         ),
         "fabric_hop_us": Assumption(
-            *hop, "us", "one hop of the ring in which ranks of several nodes agree on a step (Gloo over TCP)", "judgement",
+            *hop, "us", "one hop of the ring in which ranks of several nodes agree on a step (Gloo, TCP)", "judgement",
         ),
     }  # fmt: skip
 

@@ -70,7 +70,9 @@ def chart(
 
     curves = []
     for name, some, waits in series:
-        marks = tuple(Mark(at_x(one), at_y(value), wait) for one, value, wait in zip(concurrencies, some, waits, strict=True))
+        marks = tuple(
+            Mark(at_x(one), at_y(value), wait) for one, value, wait in zip(concurrencies, some, waits, strict=True)
+        )
         curves.append(Curve(name, " ".join(f"{mark.x},{mark.y}" for mark in marks), marks))
     return Chart(
         id=identifier,

@@ -139,7 +139,7 @@ def room_for(question: Question, layout: GroupLayout, used: Memory) -> int:
 
 
 def _nearest(layout: GroupLayout, used: Memory, candidates: list[Candidate]) -> Iterator[str]:
-    """What would fit in place of a layout that is too large: a smaller cache, or the next larger tensor parallel size."""
+    """What would fit in place of a layout that is too large: a smaller cache, or the next larger TP size."""
     small = next((cache for cache in used.alternatives if cache.dtype == "fp8"), None)
     if small is not None and used.kv.dtype != small.dtype and small.requests.expected >= 1:
         yield f"with --kv-cache-dtype fp8 it fits ({small.requests.expected:.1f} requests per rank)"
@@ -182,7 +182,8 @@ def _problems(question: Question, layout: GroupLayout) -> tuple[str, ...]:
         columns = experts.intermediate // layout.gpus
         if any(columns % size for size in block):
             problems.append(
-                f"not predicted: without expert parallelism slices of {columns} columns cut the FP8 blocks of {block[0]} x "
-                f"{block[1]}; vLLM 0.32 runs that with smaller blocks in its Triton kernel, and nobody has measured it"
+                f"not predicted: without expert parallelism slices of {columns} columns cut the FP8 blocks of "
+                f"{block[0]} x {block[1]}; vLLM 0.32 runs that with smaller blocks, in its Triton kernel only, and nobody "
+                "has measured it"
             )
     return tuple(problems)

@@ -99,7 +99,9 @@ def decode(engine: EngineGroup, sequences: int, context: int) -> Step:
     return step(engine, Work(sequences=sequences, context=context))
 
 
-def prefill(engine: EngineGroup, prompt: int, batched_tokens: int, *, cached: int = 0, ranks: int = 1, prompts: int = 1) -> float:
+def prefill(
+    engine: EngineGroup, prompt: int, batched_tokens: int, *, cached: int = 0, ranks: int = 1, prompts: int = 1
+) -> float:
     """Seconds until the first token of the last of `prompts` prompts on each of `ranks` ranks, all starting together.
 
     A step takes at most `batched_tokens` tokens per rank: a long prompt comes in chunks, short ones share a step.
@@ -289,7 +291,7 @@ def _link(engine: EngineGroup, gpus: int, nvlink_us: float) -> tuple[float, floa
 
 
 def _agreement(layout: GroupLayout, figures: Figures) -> float:
-    """Before a step data parallel ranks agree on its size: a small all-reduce by the host, once around the ring twice."""
+    """Before a step data parallel ranks agree on its size: a small all-reduce by the host, twice around the ring."""
     hop = figures.fabric_hop_us if layout.nodes > 1 else figures.local_hop_us
     return 2 * (layout.data_parallel - 1) * hop * _MICRO
 
@@ -307,7 +309,7 @@ def _touched_share(count: int, active: int, tokens: float) -> float:
 def _both(reading: float, computing: float, corner: float) -> float:
     """Seconds for work that reads and computes: between the longer of both (large `corner`) and their sum (1)."""
     long, short = max(reading, computing), min(reading, computing)
-    return long * (1 + (short / long) ** corner) ** (1 / corner) if long > 0 else 0.0
+    return long * math.pow(1 + math.pow(short / long, corner), 1 / corner) if long > 0 else 0.0
 
 
 def roofline(engine: EngineGroup) -> EngineGroup:

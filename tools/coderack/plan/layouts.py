@@ -53,7 +53,7 @@ def group_layouts(gpus: int, gpus_per_node: int, *, experts: bool) -> Iterator[G
     """
     per_node = min(gpus, gpus_per_node)
     if gpus < 1 or gpus_per_node < 1 or gpus % per_node:
-        raise ValueError(f"{gpus} GPUs do not fill nodes of {gpus_per_node}; wanted a multiple of it, or one node's part")
+        raise ValueError(f"{gpus} GPUs do not fill nodes of {gpus_per_node}; wanted a multiple of it, or less than it")
     all_nodes = gpus // per_node
     for nodes in _divisors(all_nodes):
         for tensor in _divisors(per_node):

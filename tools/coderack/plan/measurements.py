@@ -48,7 +48,7 @@ class Spread(Frozen):
     def _expected_lies_between(self) -> Self:
         low, high = sorted((self.best, self.worst))
         if not low <= self.expected <= high:
-            raise ValueError(f"expected is {self.expected:g}, wanted between best {self.best:g} and worst {self.worst:g}")
+            raise ValueError(f"expected is {self.expected:g}, wanted from best {self.best:g} to worst {self.worst:g}")
         return self
 
 
@@ -85,7 +85,7 @@ class Measurements(Frozen):
     source: Line
     gpu: Line | None = None
     model: Line = "qwen3-coder-480b-fp8"
-    assumptions: dict[str, Figure | Spread] = {}
+    assumptions: dict[str, Figure | Spread] = Field(default_factory=dict)
     observed: tuple[Observed, ...] = ()
 
     @field_validator("version", mode="before")
@@ -127,7 +127,7 @@ def apply(table: Mapping[str, Assumption], given: tuple[Measurements, ...], gpu:
     for one in given:
         if one.gpu is not None and one.gpu != gpu:
             raise SpecError(
-                f"measurements {one.name}", (f"are of gpu {one.gpu}, wanted {gpu}; plan that GPU, or leave the key out",)
+                f"measurements {one.name}", (f"are of gpu {one.gpu}, wanted {gpu}; plan that GPU, or remove the key",)
             )
         for name, value in one.assumptions.items():
             spread = value if isinstance(value, Spread) else Spread(expected=value, best=value, worst=value)
@@ -162,5 +162,3 @@ def _checked(text: str, what: str) -> Measurements:
     if not isinstance(data, dict):
         raise SpecError(what, (f"is {'empty' if data is None else type(data).__name__}, wanted keys and values",))
     return validate(Measurements, data, what)
-
-

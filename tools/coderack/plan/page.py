@@ -5,7 +5,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 
 from coderack.plan.assumptions import CASES, Assumption
-from coderack.plan.charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, BOTTOM, Bar, Chart, Tick, bar, chart, short
+from coderack.plan.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Bar, Chart, Tick, bar, chart, short
 from coderack.plan.compare import Candidate, Comparison, Refused, engines
 from coderack.plan.memory import Memory
 from coderack.plan.predictions import Point, point

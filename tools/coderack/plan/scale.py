@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coderack.plan.check import Verdict, judge
 from coderack.plan.compare import Question, as_profile, engines, room_for
 from coderack.plan.latency import expected_busiest
 from coderack.plan.layouts import GroupLayout
@@ -46,9 +47,7 @@ class Scaled:
         return f"{one.replicas} x ({text})" if one.replicas > 1 else text
 
 
-def scale(
-    question: Question, applied: Applied, nodes: Sequence[int], tensor: int, pipeline: int = 1
-) -> list[Scaled]:
+def scale(question: Question, applied: Applied, nodes: Sequence[int], tensor: int, pipeline: int = 1) -> list[Scaled]:
     """For each number of nodes: one fused group over all of them, and one group per node.
 
     `question.gpus` is not looked at. Pipeline stages stay inside a group and each has its own part of the layers.
@@ -64,7 +63,8 @@ def scale(
         for group_nodes in (1, count) if count > 1 else (1,):
             ranks = group_nodes * per_node // (tensor * pipeline)
             spread = question.model.experts is not None
-            rows.append(_scaled(question, applied, GroupLayout(tensor, ranks, spread, group_nodes, count // group_nodes), pipeline))
+            layout = GroupLayout(tensor, ranks, spread, group_nodes, count // group_nodes)
+            rows.append(_scaled(question, applied, layout, pipeline))
     return rows
 
 
@@ -89,7 +89,8 @@ def _scaled(question: Question, applied: Applied, layout: GroupLayout, pipeline:
     share = experts.active / experts.count if experts else 0.0
     stage = shortened(question.model, math.ceil(question.model.layers / pipeline))
     used = memory(stage, question.gpu, as_profile(layout), question.limits)
-    fits = used.kv.requests.expected >= 1
+    verdict, why = judge(used)
+    fits = verdict is not Verdict.TOO_BIG and used.kv.requests.expected >= 1
     points: tuple[Point, ...] = ()
     if fits and pipeline == 1:
         engine_of = engines(question, applied, layout, used)
@@ -104,7 +105,7 @@ def _scaled(question: Question, applied: Applied, layout: GroupLayout, pipeline:
         enough_gpus=experts is None or layout.gpus >= experts.active,
         busiest_at_one=expected_busiest(local, share, layout.gpus) if experts else 0.0,
         lost=1 / layout.replicas,
-        reason=None if fits else "does not hold one request of max_model_len",
+        reason=None if fits else why,
         memory=used,
         requests=used.kv.requests.expected * layout.data_parallel * layout.replicas if fits else 0.0,
         points=points,
