@@ -34,6 +34,10 @@ def question(
 ) -> Question:  # fmt: skip
     if fabric not in (*FABRICS, "none"):
         raise SpecError("--fabric", (f"is {fabric!r:.80}, wanted one of {', '.join(FABRICS)} or none",))
+    tokens = workload.prompt + workload.output
+    if tokens > limits.max_model_len:
+        wanted = f"wanted at most --max-model-len {limits.max_model_len:,}"
+        raise SpecError("--prompt and --output", (f"are {tokens:,} tokens together, {wanted}",))
     model, name = models.model_at(config) if config else models.default_model()
     return Question(
         model=model,
@@ -147,8 +151,8 @@ def _heading(question: Question) -> str:
     network = f", {question.fabric} between nodes" if question.gpus > question.gpus_per_node else ""
     return (
         f"{question.model_name} on {question.gpus} x {question.gpu.product}, {question.gpus_per_node} per node"
-        f"{network}.\nPrompt {one.prompt:,} tokens{cached}, answer {one.output:,}; all requests of a concurrency come at "
-        "once.\nPredicted, not measured. In brackets: all best to all worst assumptions."
+        f"{network}.\nPrompt {one.prompt:,} tokens{cached}, answer {one.output:,}; all requests of a concurrency come "
+        "at once.\nPredicted, not measured. In brackets: all best to all worst assumptions."
     )
 
 
@@ -228,8 +232,9 @@ def print_scaled(question: Question, rows: list[Scaled]) -> None:
         typer.echo(f"{rule(question, size)}.")
     if question.model.experts is not None:
         typer.echo(
-            "The rule: with fewer GPUs than active experts, some GPU has to read two or more of a token's experts one after "
-            "the other in every layer; with more, only chance brings that about, and the less the more GPUs there are."
+            "The rule: with fewer GPUs than active experts, some GPU has to read two or more of a token's experts, one "
+            "after the other, in every layer. With as many or more, only chance brings that about, and the less often "
+            "the more GPUs there are."
         )
 
 

@@ -183,7 +183,7 @@ def _problems(question: Question, layout: GroupLayout) -> tuple[str, ...]:
         if any(columns % size for size in block):
             problems.append(
                 f"not predicted: without expert parallelism slices of {columns} columns cut the FP8 blocks of "
-                f"{block[0]} x {block[1]}; vLLM 0.32 runs that with smaller blocks, in its Triton kernel only, and nobody "
-                "has measured it"
+                f"{block[0]} x {block[1]}; vLLM 0.32 runs that with smaller blocks, in its Triton kernel only, and "
+                "nobody has measured it"
             )
     return tuple(problems)

@@ -90,7 +90,7 @@ def step(engine: EngineGroup, work: Work) -> Step:
         fixed=model.layers * figures.layer_us * _MICRO,
         all_reduce=_all_reduces(engine, of_rank * row),
         exchange=_exchange(engine, exchanged * row, one_owner=work.sequences == 0 and work.prefill_ranks == 1),
-        host=figures.host_step_ms * _MILLI + _agreement(layout, figures),
+        host=figures.host_step_ms * _MILLI + _agreement(engine),
     )
 
 
@@ -290,10 +290,12 @@ def _link(engine: EngineGroup, gpus: int, nvlink_us: float) -> tuple[float, floa
     return gpu.pcie_bytes_per_second * figures.pcie_share, figures.pcie_us * _MICRO if nvlink_us else 0.0
 
 
-def _agreement(layout: GroupLayout, figures: Figures) -> float:
-    """Before a step data parallel ranks agree on its size: a small all-reduce by the host, twice around the ring."""
-    hop = figures.fabric_hop_us if layout.nodes > 1 else figures.local_hop_us
-    return 2 * (layout.data_parallel - 1) * hop * _MICRO
+def _agreement(engine: EngineGroup) -> float:
+    """Before a step, ranks that share experts agree on its size: a small all-reduce by the hosts, around the ring."""
+    if not _exchanges(engine):
+        return 0.0
+    hop = engine.figures.fabric_hop_us if engine.layout.nodes > 1 else engine.figures.local_hop_us
+    return 2 * (engine.layout.data_parallel - 1) * hop * _MICRO
 
 
 def _tensor_rate(engine: EngineGroup) -> float:
@@ -303,7 +305,7 @@ def _tensor_rate(engine: EngineGroup) -> float:
 
 
 def _touched_share(count: int, active: int, tokens: float) -> float:
-    return 1 - (1 - active / count) ** tokens
+    return 1 - math.pow(1 - active / count, tokens)
 
 
 def _both(reading: float, computing: float, corner: float) -> float:

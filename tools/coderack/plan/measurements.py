@@ -24,6 +24,7 @@ import yaml
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from coderack.plan.assumptions import NAMES, Assumption
+from coderack.plan.models import shipped_models
 from coderack.spec.checked import Frozen, SpecError, validate
 
 _SHIPPED = files("coderack.plan") / "calibrations"
@@ -103,6 +104,8 @@ class Measurements(Frozen):
             for name in self.assumptions
             if name not in NAMES
         ]
+        if self.model not in shipped_models():
+            problems.append(f"model is {self.model}, wanted one of {', '.join(shipped_models())}")
         for name in _ABOVE_ZERO:
             given = self.assumptions.get(name)
             values = (given,) if not isinstance(given, Spread) else (given.expected, given.best, given.worst)

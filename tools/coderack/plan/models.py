@@ -1,6 +1,7 @@
 """The model of a serving profile: from a `config.json` on disk, or from one that ships with this package."""
 
 import json
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def model_of(profile: ServingProfile, config: Path | None = None) -> ModelSpec:
     return shipped_model(name)
 
 
+@cache
 def shipped_model(name: str) -> ModelSpec:
     """Return one of `shipped_models`."""
     what = f"{name}.json"
