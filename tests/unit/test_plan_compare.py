@@ -159,7 +159,7 @@ def test_text_says_what_is_first_what_does_not_go_and_on_what_it_stands() -> Non
     code, out, _ = run("plan", "compare", "--gpus", "16")
     assert code == 0
     assert "2 x TP8 EP8 is first under all best and all worst assumptions too." in out
-    assert "Predicted, not measured." in out
+    assert "Predicted, not measured" in out
     for name in NAMES:
         assert name in out
 
@@ -244,7 +244,7 @@ def test_a_measured_latency_changes_the_prediction(tmp_path: Path) -> None:
 
 def test_an_observed_time_is_set_against_its_prediction(tmp_path: Path) -> None:
     row = {
-        "what": "tpot_ms", "value": 24.0, "gpus": 16, "tensor_parallel": 4, "expert_parallel": True, "concurrency": 32,
+        "what": "step_ms", "value": 24.0, "gpus": 16, "tensor_parallel": 4, "expert_parallel": True, "concurrency": 32,
         "prompt": 8192, "output": 128, "batched_tokens": 2048,
     }  # fmt: skip
     result = compared("--gpus", "16", "--measurements", file(tmp_path, MEASURED | {"observed": [row]}))

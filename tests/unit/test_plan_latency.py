@@ -97,11 +97,15 @@ def test_prediction_is_within_nine_percent_of_a_real_h200(one: Checked) -> None:
     assert abs(one.error) < 0.09
 
 
-# Public, another engine (calibrations/h100-sxm.yml). Its 26 to 27 ms are twice what memory alone would need.
-@pytest.mark.parametrize("one", [one for one in measured("h100-sxm") if one.observed.what != "ttft_ms"], ids=name_of)
-def test_public_figures_of_eight_h100_lie_within_the_range_and_twenty_percent(one: Checked) -> None:
+# Public, another engine (calibrations/h100-sxm.yml). Its 26 to 27 ms are nearly twice what memory alone would need.
+@pytest.mark.parametrize("one", measured("h100-sxm"), ids=name_of)
+def test_public_figures_of_eight_h100_lie_in_the_predicted_range(one: Checked) -> None:
     assert min(one.best, one.worst) <= one.observed.value <= max(one.best, one.worst)
-    assert abs(one.error) < 0.2
+
+
+@pytest.mark.parametrize("one", [one for one in measured("h100-sxm") if one.observed.what == "tpot_ms"], ids=name_of)
+def test_public_time_per_token_of_eight_h100_is_met_within_ten_percent(one: Checked) -> None:
+    assert abs(one.error) < 0.1
 
 
 def test_roofline_of_the_public_run_is_a_bit_more_than_half_of_what_was_measured() -> None:
@@ -126,10 +130,11 @@ def test_parts_of_a_long_prompt_are_those_of_an_independent_calculation(
 
 
 def test_experts_and_exchange_of_a_long_prompt_are_those_of_an_independent_calculation() -> None:
-    even = replace(EXPECTED, expert_imbalance=1)
-    one = step(group(FUSED_TP2, even), Work(prefill_ranks=1, prefill_tokens=8192, attended=8192**2 / 2))
+    even = replace(EXPECTED, expert_imbalance=1, fabric_us=0)
+    single = GroupLayout(tensor_parallel=1, data_parallel=16, expert_parallel=True, nodes=2, replicas=1)
+    one = step(group(single, even), Work(prefill_ranks=1, prefill_tokens=8192, attended=8192**2 / 2))
     assert one.experts * 1e3 == pytest.approx(35, rel=0.15)
-    assert one.exchange * 1e3 == pytest.approx(60, rel=0.2)
+    assert one.exchange * 1e3 == pytest.approx(60, rel=0.1)
 
 
 def test_a_wider_tensor_parallel_group_starts_a_long_prompt_sooner() -> None:
@@ -175,9 +180,8 @@ def test_best_assumptions_give_the_shortest_times_and_worst_the_longest(layout: 
     best, expected, worst = (
         times(group(layout, figures(table, case)), load, 32, 32) for case in ("best", "expected", "worst")
     )
-    assert best.ttft < expected.ttft < worst.ttft
-    assert best.tpot < expected.tpot < worst.tpot
-    assert best.gap < expected.gap < worst.gap
+    for name in ("ttft", "burst_ttft", "step", "tpot", "gap", "request"):
+        assert getattr(best, name) < getattr(expected, name) < getattr(worst, name), name
     assert best.output_rate > expected.output_rate > worst.output_rate
 
 
@@ -234,12 +238,58 @@ def test_short_prompts_share_a_step() -> None:
     assert prefill(own, 256, 2048, prompts=8) < 4 * prefill(own, 256, 2048)
 
 
+# Load -----------------------------------------------------------------------------------------------------------
+
+LOAD = Workload(prompt=4096, output=128, batched_tokens=2048)
+
+
+def test_a_request_alone_has_no_prompt_of_others_in_between() -> None:
+    one = times(group(FUSED_TP4), LOAD, 1, 1)
+    assert one.tpot == one.step == decode(group(FUSED_TP4), 1, 4096 + 64).seconds
+    assert one.ttft == pytest.approx(one.burst_ttft)
+    assert one.ttft == pytest.approx(prefill(group(FUSED_TP4), 4096, 2048))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("concurrency", [1, 2, 8, 32, 200])
+def test_requests_that_are_there_are_those_that_come_times_how_long_they_stay(
+    layout: GroupLayout, concurrency: int
+) -> None:
+    one = times(group(layout), LOAD, concurrency, concurrency)  # Little's law
+    assert one.output_rate / 128 * one.request == pytest.approx(concurrency, rel=0.01)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_more_load_never_shortens_a_request(layout: GroupLayout) -> None:
+    requests = [times(group(layout), LOAD, count, count).request for count in (1, 2, 4, 8, 16, 32, 64, 128, 512)]
+    assert requests == sorted(requests)
+
+
+@pytest.mark.parametrize("concurrency", [2, 8, 32])
+def test_prompts_of_others_slow_an_answer_down(concurrency: int) -> None:
+    one = times(group(FUSED_TP4), LOAD, concurrency, concurrency)
+    assert one.step < one.tpot < one.gap
+
+
+def test_prompts_alone_can_keep_a_group_busy() -> None:
+    load = Workload(prompt=16384, output=1, batched_tokens=2048)
+    few, many = (times(group(ONE_NODE_TP8), load, count, count) for count in (16, 256))
+    assert many.output_rate == pytest.approx(few.output_rate, rel=0.15)
+    assert many.ttft == pytest.approx(16 * few.ttft, rel=0.2)
+
+
+def test_a_cached_prefix_takes_most_of_the_disturbance_away() -> None:
+    whole = times(group(FUSED_TP4), LOAD, 32, 32)
+    cached = times(group(FUSED_TP4), replace(LOAD, cached=3584), 32, 32)
+    assert cached.tpot - cached.step < (whole.tpot - whole.step) / 2
+
+
 def test_requests_that_do_not_fit_wait_for_those_that_run() -> None:
-    load = Workload(prompt=1024, output=64, batched_tokens=2048)
-    all_run = times(group(ONE_NODE_TP8), load, 32, 32)
-    some_wait = times(group(ONE_NODE_TP8), load, 32, 8)
+    all_run = times(group(ONE_NODE_TP8), LOAD, 32, 32)
+    some_wait = times(group(ONE_NODE_TP8), LOAD, 32, 8)
     assert some_wait.tpot < all_run.tpot
-    assert some_wait.ttft_last > 3 * (some_wait.request - some_wait.ttft)  # three rounds of answers before the last
+    assert some_wait.ttft > 2.5 * (some_wait.request - some_wait.ttft)  # three others' answers before one's own
+    assert some_wait.output_rate / 128 * some_wait.request == pytest.approx(32, rel=0.01)
 
 
 # Other models and GPUs ------------------------------------------------------------------------------------------

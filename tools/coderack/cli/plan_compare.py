@@ -28,7 +28,7 @@ ContextOption = Annotated[
     ),
 ]
 ConcurrencyOption = Annotated[
-    str, typer.Option("--concurrency", metavar="N,...", help="Requests at once in the whole deployment.")
+    str, typer.Option("--concurrency", metavar="N,...", help="Requests at a time in the whole deployment.")
 ]
 FabricOption = Annotated[
     str, typer.Option("--fabric", metavar="NAME", help="Network between nodes: infiniband-ndr, efa, ..., none.")

@@ -23,7 +23,10 @@ from coderack.spec.profile import Limits
 _GIB = 2**30
 _MOST_CONCURRENCIES = 8
 _MOST_AT_ONCE = 4096
-_TIMES = ("Layout", "First token s", "Per token ms", "Pause ms", "Request s", "Tokens/s", "Of roofline", "Running")
+_TIMES = (
+    *("Layout", "First token s", "Per token ms", "Step ms", "Of roofline", "Pause ms", "Request s", "Tokens/s"),
+    *("Burst s", "Running"),
+)
 
 # Input -------------------------------------------------------------------------------------------------------------
 
@@ -118,7 +121,7 @@ def print_comparison(result: Comparison) -> None:
             print_table(
                 _TIMES,
                 [_row(one, one.points[place]) for one in result.ranked(place)],
-                title=f"{concurrency} at once",
+                title=f"{concurrency} at a time",
             )
             typer.echo(_sure(result, place))
     if result.candidates:
@@ -150,9 +153,12 @@ def _heading(question: Question) -> str:
     cached = f" ({one.cached:,} cached)" if one.cached else ""
     network = f", {question.fabric} between nodes" if question.gpus > question.gpus_per_node else ""
     return (
-        f"{question.model_name} on {question.gpus} x {question.gpu.product}, {question.gpus_per_node} per node"
-        f"{network}.\nPrompt {one.prompt:,} tokens{cached}, answer {one.output:,}; all requests of a concurrency come "
-        "at once.\nPredicted, not measured. In brackets: all best to all worst assumptions."
+        f"{question.model_name} on {question.gpus} x {question.gpu.product}, "
+        f"{question.gpus_per_node} per node{network}.\n"
+        f"Prompt {one.prompt:,} tokens{cached}, answer {one.output:,}. "
+        "Predicted, not measured; in brackets all best to all worst assumptions.\n"
+        "First token and per token: means under a steady load, with prompts of others in between.\n"
+        "Step: a token without such a prompt. Pause: with one. Burst: the last first token when all come at once."
     )
 
 
@@ -162,10 +168,12 @@ def _row(one: Candidate, at: Point) -> list[str]:
         one.layout.name,
         _with_range(times.expected.ttft, times.best.ttft, times.worst.ttft),
         _with_range(*(case.tpot * 1e3 for case in (times.expected, times.best, times.worst))),
+        short(times.expected.step * 1e3),
+        f"{at.floor / times.expected.step:.0%}",
         short(times.expected.gap * 1e3),
         _with_range(times.expected.request, times.best.request, times.worst.request),
         short(times.expected.output_rate),
-        f"{at.floor / times.expected.tpot:.0%}",
+        short(times.expected.burst_ttft),
         str(at.running) if at.running == at.concurrency else f"{at.running}, others wait",
     ]
 
@@ -203,8 +211,8 @@ def _memory_row(one: Candidate) -> list[str]:
 def _checked_row(one: Checked) -> list[str]:
     row = one.observed
     layers = f", {row.layers} layers" if row.layers else ""
-    what = f"{row.what}: {row.gpus} x TP{row.tensor_parallel}{layers}, {row.concurrency} at once, prompt {row.prompt:,}"
-    return [what, short(row.value), _with_range(one.predicted, one.best, one.worst), f"{one.error:+.1%}"]
+    of = f"{row.gpus} GPUs, TP{row.tensor_parallel}{layers}, {row.concurrency} at a time, prompt {row.prompt:,}"
+    return [f"{row.what}: {of}", short(row.value), _with_range(one.predicted, one.best, one.worst), f"{one.error:+.1%}"]
 
 
 def _print_assumptions(applied: Applied) -> None:
@@ -223,7 +231,7 @@ def print_scaled(question: Question, rows: list[Scaled]) -> None:
     headings = [
         *("Nodes", "GPUs", "Group", "EP", "Experts per GPU", "Weights GiB"),
         f"Requests of {question.limits.max_model_len:,}",
-        *(f"{one} at once: s, ms/token" for one in question.concurrencies),
+        *(f"{one} at a time: s, ms/token" for one in question.concurrencies),
         "A node's death takes",
     ]
     title = f"{question.model_name} on {question.gpu.product}"
@@ -309,7 +317,7 @@ def _point_json(at: Point) -> dict[str, Any]:
         "concurrency": at.concurrency,
         "running": at.running,
         **{case: _times_json(getattr(at.times, case)) for case in ("expected", "best", "worst")},
-        "roofline_share": round(at.floor / at.times.expected.tpot, 4),
+        "roofline_share": round(at.floor / at.times.expected.step, 4),
         "step_ms": {part: round(seconds * 1e3, 4) for part, seconds in asdict(at.step).items()},
     }
 
@@ -317,8 +325,9 @@ def _point_json(at: Point) -> dict[str, Any]:
 def _times_json(times: Times) -> dict[str, float]:
     return {
         "ttft_ms": round(times.ttft * 1e3, 2),
-        "last_ttft_ms": round(times.ttft_last * 1e3, 2),
+        "burst_ttft_ms": round(times.burst_ttft * 1e3, 2),
         "tpot_ms": round(times.tpot * 1e3, 3),
+        "step_ms": round(times.step * 1e3, 3),
         "longest_pause_ms": round(times.gap * 1e3, 2),
         "request_ms": round(times.request * 1e3, 2),
         "output_tokens_per_s": round(times.output_rate, 2),

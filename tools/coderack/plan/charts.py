@@ -93,7 +93,7 @@ def _description(
     title: str, unit: str, concurrencies: Sequence[int], series: Sequence[tuple[str, Sequence[float], Sequence[bool]]]
 ) -> str:
     ends = "; ".join(f"{name} from {short(some[0])} to {short(some[-1])}" for name, some, _ in series)
-    return f"{title} in {unit}, from {concurrencies[0]} to {concurrencies[-1]} requests at once: {ends}."
+    return f"{title} in {unit}, from {concurrencies[0]} to {concurrencies[-1]} requests at a time: {ends}."
 
 
 def _linear(most: float) -> list[float]:

@@ -48,13 +48,13 @@ class Work:
     """What one step of a group does.
 
     `sequences` decode, spread evenly over the ranks, each over `context` tokens. `prefill_ranks` of the ranks have a
-    chunk of `prefill_tokens` tokens as well, whose tokens attend to `attended` tokens in all.
+    chunk of `prefill_tokens` tokens as well, whose tokens attend to `attended` tokens in all. Those three may be means.
     """
 
     sequences: int = 0
     context: int = 0
-    prefill_ranks: int = 0
-    prefill_tokens: int = 0
+    prefill_ranks: float = 0
+    prefill_tokens: float = 0
     attended: float = 0.0
 
 
@@ -79,8 +79,8 @@ def step(engine: EngineGroup, work: Work) -> Step:
     of_rank = math.ceil(work.sequences / layout.data_parallel) + work.prefill_tokens * bool(work.prefill_ranks)
     in_group = work.sequences + work.prefill_ranks * work.prefill_tokens
     # Ranks that decode are filled up to the same number of tokens, so that they can replay the same CUDA graph.
-    exchanged = math.ceil(work.sequences / layout.data_parallel) * layout.data_parallel
-    exchanged += work.prefill_ranks * work.prefill_tokens
+    padded = math.ceil(work.sequences / layout.data_parallel) * layout.data_parallel
+    exchanged = padded + work.prefill_ranks * work.prefill_tokens
     row = model.hidden * model.bytes_per_value
     return Step(
         linear=_linear(engine, of_rank),
@@ -89,7 +89,7 @@ def step(engine: EngineGroup, work: Work) -> Step:
         head=_head(engine, work),
         fixed=model.layers * figures.layer_us * _MICRO,
         all_reduce=_all_reduces(engine, of_rank * row),
-        exchange=_exchange(engine, exchanged * row, one_owner=work.sequences == 0 and work.prefill_ranks == 1),
+        exchange=_exchange(engine, exchanged * row, of_rank * row),
         host=figures.host_step_ms * _MILLI + _agreement(engine),
     )
 
@@ -181,7 +181,7 @@ def _sizes(model: ModelSpec) -> _Sizes:
     )
 
 
-def _linear(engine: EngineGroup, tokens: int) -> float:
+def _linear(engine: EngineGroup, tokens: float) -> float:
     sizes, figures, tensor = engine.sizes, engine.figures, engine.layout.tensor_parallel
     reading = (sizes.split / tensor + sizes.whole) / (engine.gpu.memory_bytes_per_second * figures.memory_share)
     flops = 2 * tokens * (sizes.linear_weights / tensor + sizes.whole_weights)
@@ -202,7 +202,7 @@ def _attention(engine: EngineGroup, work: Work) -> float:
     return reading + flops / (gpu.bf16_flops * figures.attention_share)
 
 
-def _experts(engine: EngineGroup, tokens: int) -> float:
+def _experts(engine: EngineGroup, tokens: float) -> float:
     layout, figures, experts = engine.layout, engine.figures, engine.model.experts
     if experts is None or not tokens:
         return 0.0
@@ -249,15 +249,19 @@ def _all_reduces(engine: EngineGroup, size: float) -> float:
     return times * (latency + 2 * (tensor - 1) / tensor * size / rate)
 
 
-def _exchange(engine: EngineGroup, size: float, *, one_owner: bool) -> float:
-    """All-gather of the tokens' activations (`size` bytes) to all GPUs and reduce-scatter back, in each MoE layer."""
+def _exchange(engine: EngineGroup, size: float, of_rank: float) -> float:
+    """All-gather of all tokens' activations (`size` bytes) to all GPUs and reduce-scatter back, in each MoE layer.
+
+    `of_rank` bytes of them are the fullest rank's own.
+    """
     if not _exchanges(engine):
         return 0.0
     layout, figures = engine.layout, engine.figures
     if layout.nodes == 1:
         once = _gather_here(engine, layout.gpus, size)
     else:
-        crossing = size if one_owner else size * (1 - 1 / layout.nodes)
+        # What a node gets from the others; all of it where a single rank has all tokens.
+        crossing = max(size * (1 - 1 / layout.nodes), of_rank)
         if not layout.expert_parallel:
             # Each tensor parallel rank gathers for itself.
             crossing *= layout.tensor_parallel
@@ -266,7 +270,7 @@ def _exchange(engine: EngineGroup, size: float, *, one_owner: bool) -> float:
         once = figures.fabric_us * _MICRO + max(crossing / network, size / rate)
     # Experts work on the tokens in slices; the tensor parallel group puts its slices together afterwards.
     again = layout.tensor_parallel > 1 and layout.expert_parallel
-    together = _gather_here(engine, layout.tensor_parallel, size / layout.data_parallel) if again else 0.0
+    together = _gather_here(engine, layout.tensor_parallel, of_rank) if again else 0.0
     return engine.model.moe_layers * (2 * once + together)
 
 

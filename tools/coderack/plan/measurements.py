@@ -54,9 +54,13 @@ class Spread(Frozen):
 
 
 class Observed(Frozen):
-    """One measured time or rate, and of what. `layers` is for a model cut short, None for all of them."""
+    """One measured time or rate, and of what. `layers` is for a model cut short, None for all of them.
 
-    what: Literal["tpot_ms", "ttft_ms", "output_tokens_per_s"]
+    `step_ms`: from token to token, no prompt in between. `tpot_ms`, `ttft_ms`, `output_tokens_per_s`: under a steady
+    load of that concurrency. `burst_ttft_ms`: the last of all first tokens when that many requests come at once.
+    """
+
+    what: Literal["step_ms", "tpot_ms", "ttft_ms", "burst_ttft_ms", "output_tokens_per_s"]
     value: Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
     gpus: Count
     gpus_per_node: Annotated[int, Field(strict=True, ge=1, le=16)] = 8

@@ -8,7 +8,7 @@ from coderack.plan.assumptions import CASES, Assumption
 from coderack.plan.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Bar, Chart, Tick, bar, chart, short
 from coderack.plan.compare import Candidate, Comparison, Refused, engines
 from coderack.plan.memory import Memory
-from coderack.plan.predictions import Point, point
+from coderack.plan.predictions import Times, times
 
 _TEMPLATE = files("coderack.plan") / "templates" / "compare.html.j2"
 _GIB = 2**30
@@ -61,25 +61,21 @@ def _charts(comparison: Comparison, drawn: list[Candidate]) -> tuple[Chart, ...]
     last = max(64, *question.concurrencies)
     doubling = [2**power for power in range(last.bit_length())]
     concurrencies = doubling if doubling[-1] == last else [*doubling, 2 * doubling[-1]]
-    curves: dict[str, list[Point]] = {}
+    curves: dict[str, list[Times]] = {}
     for one in drawn:
-        engine_of = engines(question, comparison.applied, one.layout, one.memory)
-        curves[one.layout.name] = [point(engine_of, question.workload, each, one.room) for each in concurrencies]
+        engine = engines(question, comparison.applied, one.layout, one.memory)("expected")
+        curves[one.layout.name] = [
+            times(engine, question.workload, each, min(each, one.room)) for each in concurrencies
+        ]
+    waits = {one.layout.name: [each > one.room for each in concurrencies] for one in drawn}
 
     def series(pick: str, factor: float) -> list[tuple[str, list[float], list[bool]]]:
-        return [
-            (
-                name,
-                [getattr(one.times.expected, pick) * factor for one in points],
-                [one.running < one.concurrency for one in points],
-            )
-            for name, points in curves.items()
-        ]
+        return [(name, [getattr(one, pick) * factor for one in points], waits[name]) for name, points in curves.items()]
 
     return (
-        chart("tpot", "Time per output token", "ms", concurrencies, series("tpot", 1e3)),
-        chart("ttft", "Time to first token, median", "s", concurrencies, series("ttft", 1), logarithmic=True),
-        chart("request", "Time of a whole request, median", "s", concurrencies, series("request", 1), logarithmic=True),
+        chart("tpot", "Time per output token, mean", "ms", concurrencies, series("tpot", 1e3)),
+        chart("ttft", "Time to first token, mean", "s", concurrencies, series("ttft", 1), logarithmic=True),
+        chart("request", "Time of a whole request, mean", "s", concurrencies, series("request", 1), logarithmic=True),
         chart("rate", "Output tokens per second, whole deployment", "tokens/s", concurrencies, series("output_rate", 1),
               logarithmic=True),
     )  # fmt: skip
