@@ -74,16 +74,16 @@ def check_command(
     asked, model, hardware = _inputs(profile, profiles_dir, model_config, gpu)
     try:
         found = check(asked, model, hardware, gpus_per_node)
-        nearest = () if found.fits else _nearest(fit(asked, model, hardware, gpus_per_node))
+        ladder = None if found.fits else fit(asked, model, hardware, gpus_per_node)
     except SpecError as error:
         fail(Exit.BAD_INPUT, error)
     if as_json:
-        body = _check_json(found, asked) | {"nearest": [_rung_json(rung) for rung in nearest]}
-        print_json("coderack.plan.check/1", body)
+        nearest = [_rung_json(rung, ladder) for rung in _nearest(ladder)] if ladder else []
+        print_json("coderack.plan.check/1", _check_json(found, asked) | {"nearest": nearest})
     else:
         _print_check(found, asked)
-        for rung in nearest:
-            typer.echo(f"Fits: {_setting_words(rung)}. Cost: {rung.cost}.")
+        if ladder:
+            _print_nearest(ladder)
     raise typer.Exit(Exit.HOLDS if found.fits else Exit.DOES_NOT_HOLD)
 
 
@@ -230,6 +230,16 @@ def _print_check(found: "Check", asked: "ServingProfile") -> None:
         typer.echo(f"Note: {note}.")
 
 
+def _print_nearest(ladder: "Fit") -> None:
+    nearest = _nearest(ladder)
+    if not nearest:
+        typer.echo(f"Nothing that coderack plan fit tries does: {ladder.advice}.")
+    for rung in nearest:
+        typer.echo(f"Fits: {_setting_words(rung)}.")
+        for cost in ladder.costs(rung):
+            typer.echo(f"  Cost: {cost}.")
+
+
 def _print_memory(memory: "Memory") -> None:
     rows = []
     for group in ("weights", "activations", "runtime"):
@@ -283,7 +293,7 @@ def _print_fit(found: "Fit", asked: "ServingProfile", gpu: "GpuSpec") -> None:
         ["", "step", "set", "requests per rank, low - expected - high", "", "cost"], rows, folded=["set", "cost"]
     )
     if found.first is None:
-        typer.echo(f"No step fits. {found.advice}.")
+        typer.echo(f"No step fits: {found.advice}.")
     else:
         typer.echo(f"First that fits: {_setting_words(found.first)}.")
 
@@ -323,19 +333,20 @@ def _fit_json(found: "Fit", asked: "ServingProfile", gpu: "GpuSpec") -> dict[str
         "profile": asked.name,
         "gpu": gpu.name,
         "fits": found.first is not None,
-        "first": _rung_json(found.first) if found.first else None,
+        "first": _rung_json(found.first, found) if found.first else None,
         "advice": found.advice,
-        "rungs": [_rung_json(rung) for rung in found.rungs],
+        "rungs": [_rung_json(rung, found) for rung in found.rungs],
     }
 
 
-def _rung_json(rung: "Rung") -> dict[str, Any]:
+def _rung_json(rung: "Rung", ladder: "Fit") -> dict[str, Any]:
     memory = rung.check.memory
     return {
         "name": rung.name,
         "settings": dict(rung.settings),
         "changes": dict(rung.changes),
         "cost": rung.cost,
+        "costs": list(ladder.costs(rung)),
         "verdict": str(rung.check.verdict),
         "reason": rung.check.reason,
         "kv": asdict(memory.kv) if memory else None,

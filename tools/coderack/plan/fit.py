@@ -26,8 +26,8 @@ PROMPT_ADVICE = (
 class Rung:
     """One step: what is set, what it costs, and how the whole plan stands with it and all earlier steps.
 
-    `settings` are profile keys with their new values. A step of tensor parallelism starts over from the profile's own
-    cache type and length, since it is there to spare those.
+    `settings` are profile keys with their new values, `changes` those of all steps so far, and `cost` is this step's. A
+    step of tensor parallelism starts over from the profile's own cache type and length, which it is there to spare.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Rung:
     cost: str
     profile: ServingProfile
     check: Check
-    changes: tuple[tuple[str, str], ...]  # of all steps so far, against the profile
+    changes: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class Fit:
     rungs: tuple[Rung, ...]
     first: Rung | None
     advice: str | None
+
+    def costs(self, rung: Rung) -> tuple[str, ...]:
+        """What `rung` costs with the steps that it builds on."""
+        return tuple(
+            step.cost
+            for step in self.rungs[: self.rungs.index(rung) + 1]
+            if step.settings and set(step.settings) <= set(rung.changes)
+        )
 
 
 def fit(profile: ServingProfile, model: ModelSpec, gpu: GpuSpec, gpus_per_node: int = 8) -> Fit:
