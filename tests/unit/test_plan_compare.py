@@ -214,6 +214,7 @@ QWEN3_30B = {
         (["--gpus", "8", "--kv-cache-dtype", "q8"], "is q8, a llama.cpp name; vLLM's is fp8"),
         (["--gpus", "8", "--max-num-batched-tokens", "32"], "wanted at least limits.max_num_seqs = 64"),
         (["--gpus", "8", "--prompt", "70000"], "--prompt and --output: are 70,128 tokens together, wanted at most"),
+        (["--gpus", "8", "--max-model-len", "262145"], "and qwen3-coder-480b-fp8 knows 262,144 positions"),
         (["--gpus", "8", "--model-config", "/nowhere/config.json"], "/nowhere/config.json: cannot be read"),
     ],
 )

@@ -42,6 +42,9 @@ def question(
         wanted = f"wanted at most --max-model-len {limits.max_model_len:,}"
         raise SpecError("--prompt and --output", (f"are {tokens:,} tokens together, {wanted}",))
     model, name = models.model_at(config) if config else models.default_model()
+    if limits.max_model_len > model.max_positions:
+        known = f"and {name} knows {model.max_positions:,} positions; wanted no more than that"
+        raise SpecError("--max-model-len", (f"is {limits.max_model_len:,} {known}",))
     return Question(
         model=model,
         model_name=name,

@@ -104,22 +104,17 @@ def prefill(
 ) -> float:
     """Seconds until the first token of the last of `prompts` prompts on each of `ranks` ranks, all starting together.
 
-    A step takes at most `batched_tokens` tokens per rank: a long prompt comes in chunks, short ones share a step.
-    The first `cached` tokens are in the prefix cache.
+    A step takes at most `batched_tokens` tokens per rank: a long prompt comes in chunks, here of one size, and short
+    ones share a step. The first `cached` tokens are in the prefix cache.
     """
-    new, total = prompt - cached, engine.figures.first_token_ms * _MILLI
-    together = max(1, min(prompts, batched_tokens // new))
-    for _ in range(math.ceil(prompts / together)):
-        done = 0
-        while done < new:
-            tokens = min(batched_tokens, new - done)
-            attended = tokens * (cached + done + tokens / 2)
-            work = Work(prefill_ranks=ranks, prefill_tokens=tokens * together, attended=attended * together)
-            one = step(engine, work)
-            # The next chunk is scheduled when this one is through.
-            total += one.gpu + one.host
-            done += tokens
-    return total
+    new = prompt - cached
+    chunks, together = math.ceil(new / batched_tokens), max(1, min(prompts, batched_tokens // new))
+    # A token looks back over what is cached and, on average, half of what is new.
+    attended = new * (cached + new / 2) / chunks
+    one = step(engine, Work(prefill_ranks=ranks, prefill_tokens=new / chunks * together, attended=attended * together))
+    # The next chunk is scheduled when this one is through.
+    steps = math.ceil(prompts / together) * chunks
+    return engine.figures.first_token_ms * _MILLI + steps * (one.gpu + one.host)
 
 
 def expected_touched(count: int, active: int, tokens: float) -> float:

@@ -57,7 +57,8 @@ def group_layouts(gpus: int, gpus_per_node: int, *, experts: bool) -> Iterator[G
     all_nodes = gpus // per_node
     for nodes in _divisors(all_nodes):
         for tensor in _divisors(per_node):
-            for spread in (True, False) if experts else (False,):
+            # On a single GPU there is nothing to spread them over.
+            for spread in (True, False) if experts and nodes * per_node > 1 else (False,):
                 yield GroupLayout(tensor, nodes * per_node // tensor, spread, nodes, all_nodes // nodes)
 
 
