@@ -181,8 +181,8 @@ def _validation(
 _TRITON = Extras(moe_backend="triton")
 _FLASHINFER = Extras(moe_backend="flashinfer_cutlass")
 
-# The first six are those that the planner has to meet; the others were not looked at when its constants were chosen by
-# hand, but for the two sampler readings.
+# Four constants of the planner (memory of one GPU and of a group beside tensors, of graphs, of the sampler per logit)
+# were chosen with these in view, for all at once. Weights, cache and working memory have none to choose.
 READINGS = (
     # An H20 with 141 GB shows the same 139.8 GiB as an H200.
     Reading("coder DP8 EP8, H20, 0.10", "vllm-project/recipes PR 12", CODER, "h200-sxm", 1, 0.90, 262144, kv=48.66,

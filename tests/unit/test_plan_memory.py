@@ -107,7 +107,14 @@ def test_latent_attention_caches_one_vector_on_every_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "factor"), [("fp8", 0.5), ("fp8_e5m2", 0.5), ("float16", 1), ("int8_per_token_head", 0.5 + 4 / 256)]
+    ("dtype", "factor"),
+    [
+        ("fp8", 0.5),
+        ("fp8_e5m2", 0.5),
+        ("float16", 1),
+        ("int8_per_token_head", 0.5 + 4 / 256),
+        ("int4_per_token_head", 0.25 + 4 / 256),
+    ],
 )
 def test_cache_types_take_their_share(dtype: str, factor: float) -> None:
     model = read_config(MINIMAX)

@@ -145,7 +145,7 @@ _FORWARD_SPREAD = (0.85, 1.1, 1.5)
 
 _BATCHED = ("deepep_low_latency", "nixl_ep")
 
-# Bytes of one number in the cache, and bytes that come on top per head and token for a scale of its own.
+# Bytes of one number in the cache, and of the scale that every head's keys and every head's values have per token.
 _KV_BYTES: dict[str, tuple[float, float]] = {
     "float16": (2, 0),
     "bfloat16": (2, 0),
@@ -154,6 +154,7 @@ _KV_BYTES: dict[str, tuple[float, float]] = {
     "fp8_e5m2": (1, 0),
     "fp8_per_token_head": (1, 4),
     "int8_per_token_head": (1, 4),
+    "int4_per_token_head": (0.5, 4),
 }
 
 
@@ -226,7 +227,8 @@ def kv_bytes_per_token(model: ModelSpec, tensor_parallel: int, dtype: str) -> in
         raise SpecError("limits.kv_cache_dtype", (f"is {dtype}, whose size is not known; wanted one of "
                                                   f"auto, {', '.join(_KV_BYTES)}",))  # fmt: skip
     width, scale = _KV_BYTES[dtype]
-    heads = values // (model.attention.head_dim if isinstance(model.attention, GroupedAttention) else values)
+    one = model.attention
+    heads = values // (one.head_dim if isinstance(one, GroupedAttention) else one.kv_rank + one.rope_head_dim)
     return math.ceil(values * width + heads * scale)
 
 
