@@ -46,6 +46,31 @@ LLAMA_8B = {  # meta-llama/Llama-3.1-8B, config.json
     "torch_dtype": "bfloat16",
 }
 
+DEEPSEEK_V3 = {  # deepseek-ai/DeepSeek-V3-0324, config.json
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "rope_theta": 10000,
+    "torch_dtype": "bfloat16",
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}
+
 
 def group(
     layout: GroupLayout, values: Figures = EXPECTED, gpu: str = "h100-sxm", model: ModelSpec = MODEL
@@ -130,7 +155,7 @@ def test_parts_of_a_long_prompt_are_those_of_an_independent_calculation(
 
 
 def test_experts_and_exchange_of_a_long_prompt_are_those_of_an_independent_calculation() -> None:
-    even = replace(EXPECTED, expert_imbalance=1, fabric_us=0)
+    even = replace(EXPECTED, expert_imbalance=1, fabric_us=0, fabric_medium_us=0)
     single = GroupLayout(tensor_parallel=1, data_parallel=16, expert_parallel=True, nodes=2, replicas=1)
     one = step(group(single, even), Work(prefill_ranks=1, prefill_tokens=8192, attended=8192**2 / 2))
     assert one.experts * 1e3 == pytest.approx(35, rel=0.15)
@@ -139,6 +164,44 @@ def test_experts_and_exchange_of_a_long_prompt_are_those_of_an_independent_calcu
 
 def test_a_wider_tensor_parallel_group_starts_a_long_prompt_sooner() -> None:
     assert prefill(group(FUSED_TP4), 8192, 8192) < prefill(group(FUSED_TP2), 8192, 8192)
+
+
+# An all-gather of 16 ranks over EFA, out of place: total bytes and microseconds (bottlerocket-kernel-kit PR #313).
+EFA_ALL_GATHER = {
+    2048: 106.88,
+    4096: 108.09,
+    8192: 104.22,
+    16384: 111.35,
+    32768: 114.40,
+    65536: 122.32,
+    131072: 129.31,
+    262144: 161.17,
+    524288: 212.76,
+    1048576: 303.15,
+}
+
+
+@pytest.mark.parametrize("size", EFA_ALL_GATHER)
+def test_a_measured_all_gather_over_efa_is_met_within_ten_percent(size: int) -> None:
+    tokens = size / (6144 * 2)
+    one = step(
+        group(GroupLayout(1, 16, True, 2, 1), figures(assumptions("efa"), "expected")),
+        Work(prefill_ranks=16, prefill_tokens=tokens / 16),
+    )
+    assert one.exchange / (2 * 62) * 1e6 == pytest.approx(EFA_ALL_GATHER[size], rel=0.1)
+
+
+# vLLM on 2 x p5en (H200, EFA), DeepSeek-V3, 1024/256 tokens, default exchange: 81.4 ms per token, 2282 tokens/s, first
+# token after 303 ms (uccl-project/uccl, ep/bench/vllm/README.md). How many requests were there follows from these three;
+# the layout is not published. Nothing of it went into an assumption.
+@pytest.mark.parametrize("tensor", [1, 2, 8])
+def test_another_model_on_two_nodes_with_efa_is_met_within_ten_percent(tensor: int) -> None:
+    there = round(2282 / 256 * (0.303 + 255 * 0.0814))
+    layout = GroupLayout(tensor, 16 // tensor, True, 2, 1)
+    engine = group(layout, figures(assumptions("efa"), "expected"), "h200-sxm", read_config(DEEPSEEK_V3))
+    one = times(engine, Workload(prompt=1024, output=256, batched_tokens=8192), there, there)
+    assert one.tpot * 1e3 == pytest.approx(81.4, rel=0.1)
+    assert one.output_rate == pytest.approx(2282, rel=0.1)
 
 
 # Experts --------------------------------------------------------------------------------------------------------

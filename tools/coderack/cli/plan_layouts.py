@@ -250,21 +250,21 @@ def print_scaled(question: Question, rows: list[Scaled]) -> None:
 
 
 def _scaled_row(question: Question, row: Scaled) -> list[str]:
-    used = row.memory
     cells = [
         str(row.nodes),
         str(row.gpus),
         row.arithmetic,
         str(row.layout.gpus) if row.layout.expert_parallel else "-",
         str(row.experts_per_gpu) if row.layout.expert_parallel else "-",
-        f"{used.weights.expected / _GIB:.1f}" if used else "-",
+        f"{row.memory.weights.expected / _GIB:.1f}",
     ]
     if row.reason is not None:
         return [*cells, row.reason, *("-" for _ in question.concurrencies), "-"]
     times = [one.times.expected for one in row.points]
     figures = [f"{short(one.request)}, {short(one.tpot * 1e3)}" for one in times]
     figures = figures or ["not predicted" for _ in question.concurrencies]
-    return [*cells, f"{row.requests:.1f}", *figures, "all" if row.lost == 1 else f"{row.lost:.0%}"]
+    requests = f"{row.requests:.1f}{', may not start' if row.tight else ''}"
+    return [*cells, requests, *figures, "all" if row.lost == 1 else f"{row.lost:.0%}"]
 
 
 # JSON --------------------------------------------------------------------------------------------------------------
@@ -366,6 +366,7 @@ def scaled_json(question: Question, row: Scaled) -> dict[str, Any]:
         "rule": rule(question, row.layout.gpus) if experts else None,
         "rule_holds": row.enough_gpus,
         "fits": row.reason is None,
+        "may_not_fit": row.tight,
         "reason": row.reason,
         "requests_of_max_model_len": round(row.requests, 2),
         "lost_with_a_node": row.lost,

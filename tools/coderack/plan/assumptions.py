@@ -50,6 +50,7 @@ class Figures:
     fabric_gb_per_second: float
     fabric_share: float
     fabric_us: float
+    fabric_medium_us: float
     fabric_hop_us: float
 
 
@@ -79,11 +80,12 @@ ROOFLINE = Figures(
     fabric_gb_per_second=1e9,
     fabric_share=1,
     fabric_us=0,
+    fabric_medium_us=0,
     fabric_hop_us=0,
 )
 
 _H200 = "measured on one H200 with vLLM 0.26 and this model's layers"
-_FIT = "fitted to the H200 runs, which it then gives within 8 %"
+_FIT = "fitted to the H200 runs, which it then gives within 9 %"
 
 _EVERYWHERE: dict[str, Assumption] = {
     "memory_share": Assumption(
@@ -160,7 +162,9 @@ _EVERYWHERE: dict[str, Assumption] = {
 _Three = tuple[float, float, float]
 
 
-def _fabric(rate: float, latency: _Three, hop: _Three, rates: str, latencies: str) -> dict[str, Assumption]:
+def _fabric(
+    rate: float, small: _Three, medium: _Three, hop: _Three, rates: str, smalls: str, mediums: str
+) -> dict[str, Assumption]:
     return {
         "fabric_gb_per_second": Assumption(rate, rate, rate, "GB/s", "network rate per GPU, one direction", rates),
         "fabric_share": Assumption(
@@ -168,7 +172,10 @@ def _fabric(rate: float, latency: _Three, hop: _Three, rates: str, latencies: st
             "judgement; an all-reduce reaches 0.9 and more with 8 GB (nccl-tests #290), 25 to 200 MB do not",
         ),
         "fabric_us": Assumption(
-            *latency, "us", "smallest all-gather or reduce-scatter over nodes; two per layer", latencies,
+            *small, "us", "smallest all-gather or reduce-scatter over nodes; two per layer", smalls,
+        ),
+        "fabric_medium_us": Assumption(
+            *medium, "us", "what one takes more from 1 MB on, beside its bytes; 2 MB are 128 tokens", mediums,
         ),
         "fabric_hop_us": Assumption(
             *hop, "us", "one hop of the ring in which ranks of several nodes agree on a step (Gloo, TCP)", "judgement",
@@ -176,28 +183,34 @@ def _fabric(rate: float, latency: _Three, hop: _Three, rates: str, latencies: st
     }  # fmt: skip
 
 
-_DEEPEP = "DeepEP at EP16 over ConnectX-7: 118 and 195 us at 128 tokens per rank"
+_DEEPEP = "judgement; worst: DeepEP at EP16 over ConnectX-7, 118 and 195 us at 128 tokens per rank"
+_EFA_TABLE = "bottlerocket-kernel-kit PR #313, instance type not said"
+_AS_EFA = "judgement: as much more as on EFA, in proportion"
 FABRICS: dict[str, dict[str, Assumption]] = {
     "infiniband-ndr": _fabric(
-        50, (45, 30, 155), (40, 20, 100), "400 Gb/s and one HCA per GPU", f"judgement; worst: {_DEEPEP}"
+        50, (45, 30, 155), (105, 30, 200), (40, 20, 100), "400 Gb/s and one HCA per GPU", _DEEPEP,
+        _AS_EFA,
     ),
     "infiniband-hdr": _fabric(
-        25, (50, 30, 155), (40, 20, 100), "200 Gb/s and one HCA per GPU", f"judgement; worst: {_DEEPEP}"
+        25, (50, 30, 155), (120, 30, 200), (40, 20, 100), "200 Gb/s and one HCA per GPU", _DEEPEP,
+        _AS_EFA,
     ),
     "roce-400": _fabric(
-        50, (55, 35, 155), (40, 20, 100), "400 Gb/s and one NIC per GPU", f"judgement; worst: {_DEEPEP}"
+        50, (55, 35, 155), (130, 30, 250), (40, 20, 100), "400 Gb/s and one NIC per GPU", _DEEPEP,
+        _AS_EFA,
     ),
     "efa": _fabric(
-        50, (105, 55, 200), (50, 30, 120), "p5, p5e, p5en: 3200 Gb/s per node of 8 GPUs",
-        "all-gather of 16 ranks 105 to 115 us up to 64 KiB, 160 at 256 KiB (bottlerocket-kernel-kit PR #313, instance "
-        "type not said); best: all-reduce of 54 us on 2 x p6-b200 (dstack PR #3961)",
+        50, (105, 55, 150), (250, 100, 300), (50, 30, 120), "p5, p5e, p5en: 3200 Gb/s per node of 8 GPUs",
+        f"all-gather of 16 ranks: 105 to 122 us up to 64 KiB ({_EFA_TABLE}); best: all-reduce of 54 us on 2 x p6-b200 "
+        "(dstack PR #3961)", f"the same: 161 us at 256 KiB, 213 at 512 KiB, 303 at 1 MiB ({_EFA_TABLE})",
     ),
     "efa-p4d": _fabric(
-        6.25, (105, 72, 200), (50, 30, 120), "p4d, p4de: 400 Gb/s per node of 8 GPUs",
-        "as EFA; best: all-reduce of 72 us (bottlerocket-core-kit PR #141)",
+        6.25, (105, 72, 150), (250, 100, 300), (50, 30, 120), "p4d, p4de: 400 Gb/s per node of 8 GPUs",
+        "as EFA; best: all-reduce of 72 us (bottlerocket-core-kit PR #141)", f"as EFA ({_EFA_TABLE})",
     ),
     "tcp-100": _fabric(
-        1.56, (200, 120, 500), (50, 30, 150), "100 Gb/s per node of 8 GPUs, NCCL over sockets", "judgement"
+        1.56, (200, 120, 500), (300, 100, 500), (50, 30, 150), "100 Gb/s per node of 8 GPUs, NCCL over sockets",
+        "judgement", "judgement",
     ),
 }  # fmt: skip
 

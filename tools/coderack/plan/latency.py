@@ -19,6 +19,9 @@ from coderack.spec.hardware import GpuSpec
 from coderack.spec.model import GroupedAttention, ModelSpec
 
 _MICRO, _MILLI, _GIGA = 1e-6, 1e-3, 1e9
+# Between small and large collectives over nodes NCCL changes protocols. With this size `_over_nodes` gives all ten rows
+# from 2 KiB to 1 MiB of a public all-gather over 16 ranks (bottlerocket-kernel-kit PR #313) within 10 %.
+_MEDIUM_BYTES = 0.8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -260,13 +263,19 @@ def _exchange(engine: EngineGroup, size: float, of_rank: float) -> float:
         if not layout.expert_parallel:
             # Each tensor parallel rank gathers for itself.
             crossing *= layout.tensor_parallel
-        network = layout.gpus_per_node * figures.fabric_gb_per_second * _GIGA * figures.fabric_share
         rate, _ = _link(engine, layout.gpus_per_node, 0.0)
-        once = figures.fabric_us * _MICRO + max(crossing / network, size / rate)
+        once = max(_over_nodes(figures, size, crossing, layout.gpus_per_node), size / rate)
     # Experts work on the tokens in slices; the tensor parallel group puts its slices together afterwards.
     again = layout.tensor_parallel > 1 and layout.expert_parallel
     together = _gather_here(engine, layout.tensor_parallel, of_rank) if again else 0.0
     return engine.model.moe_layers * (2 * once + together)
+
+
+def _over_nodes(figures: Figures, size: float, crossing: float, gpus_per_node: int) -> float:
+    """Seconds of an all-gather or reduce-scatter of `size` bytes in all, `crossing` of which come to a node."""
+    network = gpus_per_node * figures.fabric_gb_per_second * _GIGA * figures.fabric_share
+    medium = figures.fabric_medium_us * -math.expm1(-size / _MEDIUM_BYTES)
+    return (figures.fabric_us + medium) * _MICRO + crossing / network
 
 
 def _exchanges(engine: EngineGroup) -> bool:

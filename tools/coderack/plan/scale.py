@@ -19,8 +19,9 @@ from coderack.plan.predictions import Point, point, shortened
 
 @dataclass(frozen=True)
 class Scaled:
-    """One deployment on `nodes` nodes. `memory` and what follows is None where the numbers do not work out.
+    """One deployment on `nodes` nodes. `reason` says why it does not fit, None where it does.
 
+    `tight` says that it fits as expected and not with the highest use of memory that is likely.
     `requests` is how many requests of max_model_len the whole deployment caches, `lost` which share of it the death of
     one node takes away. `busiest_at_one` is how many experts the busiest GPU reads for one token in each layer.
     """
@@ -33,8 +34,9 @@ class Scaled:
     enough_gpus: bool
     busiest_at_one: float
     lost: float
+    tight: bool
     reason: str | None
-    memory: Memory | None
+    memory: Memory
     requests: float
     points: tuple[Point, ...]
 
@@ -105,6 +107,7 @@ def _scaled(question: Question, applied: Applied, layout: GroupLayout, pipeline:
         enough_gpus=experts is None or layout.gpus >= experts.active,
         busiest_at_one=expected_busiest(local, share, layout.gpus) if experts else 0.0,
         lost=1 / layout.replicas,
+        tight=fits and verdict is Verdict.TIGHT,
         reason=None if fits else why,
         memory=used,
         requests=used.kv.requests.expected * layout.data_parallel * layout.replicas if fits else 0.0,
