@@ -51,7 +51,7 @@ NcclOption = Annotated[
 ]
 
 _SYS, _PROC, _KMSG, _STATE = Path("/sys"), Path("/proc"), Path("/dev/kmsg"), Path("/var/lib/coderack/health")
-_NCCL_IN = "/opt/vllm/lib"
+_NCCL_IN = "/opt/vllm/blue/lib"
 
 
 def _settings(
@@ -287,6 +287,31 @@ def _report_cluster(env: str, answers: "list[Answered]", seconds: float, as_json
             typer.echo(f"{answer.name}: {state}")
         typer.echo(f"{env}: {outcome}, {len(answers)} nodes in {seconds:.1f} s")
     raise typer.Exit({"healthy": 0, "unhealthy": 1}.get(outcome, 3))
+
+
+@app.command("profile")
+def effective_profile(
+    profile: ProfileOption = CONFIG,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a healthy node shows by this profile, every key and limit; 2 when it does not hold together.
+
+    Example: coderack health profile --profile h100-sxm --set gpus.count=4
+    """
+    from coderack.health import expectations  # noqa: PLC0415
+
+    try:
+        wanted = expectations.load(profile, settings or ())
+    except SpecError as error:
+        fail(Exit.BAD_INPUT, error)
+    body = wanted.model_dump(mode="json")
+    if as_json:
+        print_json("coderack.health-profile/1", body)
+        return
+    import yaml  # noqa: PLC0415
+
+    typer.echo(yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120).rstrip())
 
 
 @app.command()

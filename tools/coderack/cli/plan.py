@@ -10,6 +10,7 @@ import typer
 from coderack.cli.console import Exit, JsonOption, fail, print_json, print_table
 from coderack.cli.plan_compare import compare_layouts, scale_out
 from coderack.spec.checked import SpecError
+from coderack.spec.hardware import GPUS
 
 if TYPE_CHECKING:
     from coderack.plan.check import Check
@@ -30,7 +31,7 @@ ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="A name in inventories/profiles, or the path of a profile.")
 ]
 GpuOption = Annotated[
-    str, typer.Option("--gpu", metavar="NAME", envvar="CODERACK_GPU", help="h100-sxm, h200-sxm, ...: see README.")
+    str, typer.Option("--gpu", metavar="NAME", envvar="CODERACK_GPU", help=f"One of {', '.join(GPUS)}.")
 ]
 PerNodeOption = Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=1, max=16, help="GPUs of one node.")]
 ConfigOption = Annotated[
@@ -171,7 +172,6 @@ def _inputs(
     profile: str, folder: Path | None, config: Path | None, gpu: str
 ) -> "tuple[ServingProfile, ModelSpec, GpuSpec]":
     from coderack.plan.models import model_of  # noqa: PLC0415
-    from coderack.spec.hardware import GPUS  # noqa: PLC0415
 
     asked = _profile(profile, folder)
     if gpu not in GPUS:

@@ -5,6 +5,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from coderack.plan.files import read_bytes
 from coderack.spec.checked import SpecError
 from coderack.spec.model import ModelSpec, read_config
 from coderack.spec.profile import ServingProfile
@@ -47,14 +48,7 @@ def shipped_models() -> tuple[str, ...]:
 
 
 def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise SpecError(str(path), (f"cannot be read ({error.strerror}); wanted the model's config.json",)) from None
-    if len(content) > _LIMIT_BYTES:
-        raise SpecError(str(path), (f"has more than {_LIMIT_BYTES} bytes; wanted the model's config.json",))
-    return content.decode(errors="replace")
+    return read_bytes(path, _LIMIT_BYTES, "the model's config.json").decode(errors="replace")
 
 
 def _parse(text: str, what: str) -> object:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import yaml
 
+from coderack.plan.files import read_bytes
 from coderack.spec.checked import SpecError, validate
 from coderack.spec.profile import ServingProfile
 
@@ -40,13 +41,7 @@ def profile_names(folder: Path) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> object:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise SpecError(str(path), (f"cannot be read ({error.strerror}); wanted a serving profile",)) from None
-    if len(content) > _LIMIT_BYTES:
-        raise SpecError(str(path), (f"has more than {_LIMIT_BYTES} bytes; wanted a serving profile",))
+    content = read_bytes(path, _LIMIT_BYTES, "a serving profile")
     try:
         return yaml.safe_load(content.decode())
     except (ValueError, RecursionError, yaml.YAMLError) as error:
