@@ -192,7 +192,7 @@ def test_a_measured_all_gather_over_efa_is_met_within_ten_percent(size: int) -> 
 
 
 # vLLM on 2 x p5en (H200, EFA), DeepSeek-V3, 1024/256 tokens, default exchange: 81.4 ms per token, 2282 tokens/s, first
-# token after 303 ms (uccl-project/uccl, ep/bench/vllm/README.md). How many requests were there follows from these three;
+# token after 303 ms (uccl-project/uccl, ep/bench/vllm/README.md). How many requests there were follows from these;
 # the layout is not published. Nothing of it went into an assumption.
 @pytest.mark.parametrize("tensor", [1, 2, 8])
 def test_another_model_on_two_nodes_with_efa_is_met_within_ten_percent(tensor: int) -> None:

@@ -293,7 +293,7 @@ def comparison_json(result: Comparison) -> dict[str, Any]:
         "too_large": [_refused_json(one) for one in result.too_large],
         "illegal": [_refused_json(one) for one in result.illegal],
         "checked": [_checked_json(one) for one in result.checked],
-        "measurements": list(result.applied.names),
+        "measurements": [one.name for one in result.applied.given],
         "assumptions": {name: asdict(one) for name, one in result.applied.table.items()},
     }
 

@@ -121,11 +121,14 @@ class Measurements(Frozen):
 
 @dataclass(frozen=True)
 class Applied:
-    """Assumptions with measurements in place of some, and which files those came from."""
+    """Assumptions with figures of `given` in place of some; other files only say what was observed."""
 
     table: Mapping[str, Assumption]
-    observed: tuple[tuple[Measurements, Observed], ...]
-    names: tuple[str, ...]
+    given: tuple[Measurements, ...]
+
+    @property
+    def observed(self) -> tuple[tuple[Measurements, Observed], ...]:
+        return tuple((one, row) for one in self.given for row in one.observed)
 
 
 def apply(table: Mapping[str, Assumption], given: tuple[Measurements, ...], gpu: str) -> Applied:
@@ -139,7 +142,7 @@ def apply(table: Mapping[str, Assumption], given: tuple[Measurements, ...], gpu:
         for name, value in one.assumptions.items():
             spread = value if isinstance(value, Spread) else Spread(expected=value, best=value, worst=value)
             result[name] = replace(result[name], **spread.model_dump(), source=f"{one.name}: {one.source}")
-    return Applied(result, tuple((one, row) for one in given for row in one.observed), tuple(one.name for one in given))
+    return Applied(result, given)
 
 
 def shipped_for(gpu: str) -> tuple[Measurements, ...]:
