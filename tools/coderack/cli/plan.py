@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coderack.cli.console import Exit, JsonOption, fail, print_json, print_table
+from coderack.cli.plan_compare import compare_layouts, scale_out
 from coderack.spec.checked import SpecError
 from coderack.spec.hardware import GPUS
 
@@ -45,6 +46,10 @@ FolderOption = Annotated[
 @app.callback()
 def _group() -> None:
     pass
+
+
+app.command("compare")(compare_layouts)
+app.command("scale")(scale_out)
 
 
 @app.command("check")

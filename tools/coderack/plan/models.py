@@ -1,6 +1,7 @@
 """The model of a serving profile: from a `config.json` on disk, or from one that ships with this package."""
 
 import json
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def model_of(profile: ServingProfile, config: Path | None = None) -> ModelSpec:
     return shipped_model(name)
 
 
+@cache
 def shipped_model(name: str) -> ModelSpec:
     """Return one of `shipped_models`."""
     what = f"{name}.json"
@@ -54,3 +56,14 @@ def _parse(text: str, what: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(what, (f"is not JSON ({error}); wanted the model's config.json",)) from None
+
+
+def model_at(config: Path) -> tuple[ModelSpec, str]:
+    """The model of a config.json, and a name for it: that of the folder. Raises SpecError."""
+    return read_config(_parse(_read(config), str(config)), str(config)), config.resolve().parent.name or str(config)
+
+
+def default_model() -> tuple[ModelSpec, str]:
+    """The model that this house is built for."""
+    name = "qwen3-coder-480b-fp8"
+    return shipped_model(name), name
