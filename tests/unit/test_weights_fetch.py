@@ -293,3 +293,11 @@ def test_an_old_revision_stays_current_until_the_new_one_is_used(served: Served,
     assert model.current_revision() == OLD
     assert run("weights", "use", NAME, COMMIT, "--store", str(tmp_path))[0] == 0
     assert model.current_revision() == COMMIT
+
+
+def test_a_dry_run_says_what_would_come_and_leaves_no_trace(served: Served, tmp_path: Path) -> None:
+    code, out, _ = run(*words(tmp_path / "store", served), "--dry-run", "--use", "--json")
+    assert code == 0
+    assert json.loads(out)["bytes"] == sum(map(len, served.files.values()))
+    assert not (tmp_path / "store").exists()
+    assert run(*words(tmp_path / "store", served), "--dry-run", "--keep-free", "1e9")[0] == 1

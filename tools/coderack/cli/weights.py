@@ -87,6 +87,9 @@ def fetch(
         float, typer.Option("--keep-free", metavar="GB", min=0, help="What has to stay free on the store's disk.")
     ] = 10.0,
     switch: Annotated[bool, typer.Option("--use", help="Point `current` at it when it is verified.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Ask the source and look at the disk; change nothing.")
+    ] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Read a finished one again, fetch what is wrong.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -104,21 +107,25 @@ def fetch(
         digest = _digest(manifest_sha256)
         with _Progress() as progress:
             source = _source(parallel, hub, endpoint, s3, region, peer, token_file, digest)
-            job = room.Job(source, place, revision, digest, parallel, keep_free, repair, progress)
+            job = room.Job(source, place, revision, digest, parallel, keep_free, repair, dry_run, progress)
             begun = time.monotonic()
             done = room.fetch(job)
             seconds = time.monotonic() - begun
-            if switch:
+            if switch and not dry_run:
                 with place.locked():
                     store.use(place, revision)
     body = {
         "model": model, "revision": revision, "folder": str(done.folder), "manifest_sha256": done.manifest.digest,
         "bytes": done.manifest.size, "files": len(done.manifest.files), "already_there": done.already_there,
+        "dry_run": dry_run,
         "network_bytes": done.network_bytes, "refetched": list(done.refetched), "trusted": done.trusted,
         "seconds": round(seconds, 3), "current": place.current_revision() == revision,
     }  # fmt: skip
     if as_json:
         print_json("coderack.weights-fetch/1", body)
+        return
+    if dry_run and not done.already_there:
+        typer.echo(f"{done.folder}: would fetch {_amount(done.manifest)}, to be checked against {done.trusted}")
         return
     how = "was there already" if done.already_there else f"fetched in {seconds:.0f} s"
     typer.echo(f"{done.folder}: {_amount(done.manifest)}, {how}; checked against {done.trusted}")
@@ -178,12 +185,19 @@ def check(
     Example: coderack weights check /srv/models/qwen3-coder-480b-fp8 --revision $COMMIT
     """
     with _outcomes("weights"):
-        found = store.check(folder, revision, _digest(manifest_sha256), state)
+        try:
+            found = store.check(folder, revision, _digest(manifest_sha256), state)
+        except Wrong as error:
+            if as_json:
+                problems, known = str(error).splitlines(), not isinstance(error, store.Unverified)
+                body = {"folder": str(folder), "holds": False, "ever_verified": known, "problems": problems}
+                print_json("coderack.weights-check/1", body)
+            raise
     if as_json:
         body = {
             "folder": str(folder), "revision": revision, "manifest_sha256": found.manifest.digest, "holds": True,
-            "bytes": found.manifest.size, "files": len(found.manifest.files), "source": found.record.source,
-            "verified_at": found.record.verified_at,
+            "ever_verified": True, "problems": [], "bytes": found.manifest.size, "files": len(found.manifest.files),
+            "source": found.record.source, "verified_at": found.record.verified_at,
         }  # fmt: skip
         print_json("coderack.weights-check/1", body)
     else:

@@ -72,6 +72,7 @@ class Job:
     parallel: int = DEFAULT_PARALLEL
     keep_free: float = DEFAULT_KEEP_FREE
     repair: bool = False
+    dry_run: bool = False
     progress: Progress = field(default_factory=Silent)
     pauses: tuple[float, ...] = _PAUSES_S
 
@@ -85,6 +86,8 @@ class Job:
 def fetch(job: Job) -> Fetched:
     """Raises Wrong, NotKnown, SpecError, files.Locked, OSError. The store changes by whole revisions only."""
     check_revision(job.source, job.revision, job.digest)
+    if job.dry_run:
+        return _look(job)
     with job.model.locked():
         if not job.repair and (done := _already_there(job)) is not None:
             return done
@@ -105,6 +108,20 @@ def fetch(job: Job) -> Fetched:
         _tidy_modes(partial)
         folder = store.publish(job.model, manifest, job.source.name)
         return Fetched(folder, manifest, listing.trusted, False, job.received, tuple(job.refetched))
+
+
+def _look(job: Job) -> Fetched:
+    """What a fetch begins with: whether it is there, what the source has, whether there is room. Changes nothing."""
+    if not job.repair and (done := _already_there(job)) is not None:
+        return done
+    listing = job.source.listing(job.revision)
+    _check_space(job, listing.files, job.model.partial(job.revision))
+    manifest = listing.manifest or m.make(
+        job.model.name,
+        job.revision,
+        [Entry(path=f.path, size=f.size, sha256=f.sha256 or "0" * 64) for f in listing.files],
+    )
+    return Fetched(job.model.revision(job.revision), manifest, listing.trusted, False, 0, ())
 
 
 def _already_there(job: Job) -> Fetched | None:
@@ -141,7 +158,7 @@ def _check_space(job: Job, files: Iterable[Wanted], partial: Path) -> None:
         path = partial / file.path
         there = path.stat().st_size if path.is_file() else 0
         lacking += file.size - (there if there <= file.size else 0)
-    disk = os.statvfs(partial)
+    disk = os.statvfs(next(folder for folder in (partial, *partial.absolute().parents) if folder.is_dir()))
     free, kept = disk.f_bavail * disk.f_frsize, int(job.keep_free * 1e9)
     if lacking and lacking + kept > free:
         raise Wrong(

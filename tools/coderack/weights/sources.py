@@ -17,7 +17,7 @@ from coderack.clients import aws
 from coderack.spec.checked import SpecError
 from coderack.weights import manifest as m
 from coderack.weights.manifest import Manifest, Wanted
-from coderack.weights.store import NotKnown, Wrong
+from coderack.weights.store import OWN, NotKnown, Wrong
 from coderack.weights.transport import Broken, Direct, Transport, Web
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -229,7 +229,9 @@ def _wanted(one: Mapping[str, Any]) -> Wanted:
 
 
 def _hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/")) and ".." not in path.split("/")
+    """Of git and of tools, and our own: not the model's."""
+    parts = path.split("/")
+    return path in OWN or (any(part.startswith(".") for part in parts) and ".." not in parts)
 
 
 @contextmanager

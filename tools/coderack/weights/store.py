@@ -32,11 +32,15 @@ RECORD = "coderack-verified.json"
 CURRENT = "current"
 PARTIAL = ".partial"
 STATE = Path("/var/lib/coderack/weights")
-_OWN = (RECORD, m.FILE_NAME)
+OWN = (RECORD, m.FILE_NAME)
 
 
 class Wrong(Exception):
     """What is there is not what it should be: exit code 1. One line for each problem."""
+
+
+class Unverified(Wrong):
+    """Nobody has verified this folder yet."""
 
 
 class NotKnown(Exception):
@@ -242,7 +246,7 @@ def walk(folder: Path) -> Iterator[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = (Path(where) / name).relative_to(folder).as_posix()
-            if path not in _OWN and not name.startswith("."):
+            if path not in OWN and not name.startswith("."):
                 yield path
 
 
@@ -322,7 +326,7 @@ def _read(path: Path, folder: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise Wrong(
+        raise Unverified(
             f"{folder} has never been verified ({path} is not there). For a folder that the image brings: "
             "coderack weights manifest; otherwise fetch it: coderack weights fetch"
         ) from None
