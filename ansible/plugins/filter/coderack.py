@@ -1,4 +1,4 @@
-"""Jinja filters that give roles the serving profile's one reading: the Python package's."""
+"""Jinja filters that give roles the one reading of serving and GPU profiles: the Python package's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
 
 MISSING: ImportError | None = None
 try:
+    from coderack.health.expectations import built
     from coderack.plan.arguments import vllm_arguments
     from coderack.spec.checked import SpecError, validate
     from coderack.spec.profile import ServingProfile
@@ -31,6 +32,7 @@ description:
     defaults filled in.
   - C(coderack_vllm_arguments) returns the list of arguments that follow C(vllm) on one node.
   - C(coderack_shutdown_timeout) returns the seconds in which running requests may end when vLLM is stopped.
+  - C(coderack_gpu_profile) returns the complete GPU profile that a mapping with a name under C(profile) stands for.
   - All fail with one sentence per problem when the profile does not hold together.
 positional: _input
 options:
@@ -77,7 +79,7 @@ RETURN = r"""
 _value:
   description:
     - For C(coderack_vllm_arguments) a list of strings, each one argument.
-    - For C(coderack_profile) a dictionary.
+    - For C(coderack_profile) and C(coderack_gpu_profile) a dictionary.
     - For C(coderack_shutdown_timeout) a whole number.
   type: raw
 """
@@ -121,12 +123,26 @@ def coderack_vllm_arguments(
         raise AnsibleFilterError(str(error)) from error
 
 
-def _checked(profile: Any) -> Any:
+def coderack_gpu_profile(wanted: Any, what: str = "GPU profile") -> dict[str, Any]:
+    """The GPU profile of the health tool, checked and complete; `what` names the input in errors."""
+    _loaded()
+    try:
+        checked: dict[str, Any] = built(_plain(wanted), what).model_dump(mode="json")
+    except SpecError as error:
+        raise AnsibleFilterError(str(error)) from error
+    return checked
+
+
+def _loaded() -> None:
     if MISSING is not None:
         raise AnsibleFilterError(
             f"Ansible's interpreter {sys.executable} cannot load the coderack package ({MISSING}); "
             "install it into that environment"
         )
+
+
+def _checked(profile: Any) -> Any:
+    _loaded()
     plain = _plain(profile)
     name = plain.get("name", "?") if isinstance(plain, dict) else "?"
     try:
@@ -155,6 +171,7 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
+            "coderack_gpu_profile": coderack_gpu_profile,
             "coderack_profile": coderack_profile,
             "coderack_shutdown_timeout": coderack_shutdown_timeout,
             "coderack_vllm_arguments": coderack_vllm_arguments,

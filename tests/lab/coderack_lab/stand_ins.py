@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -83,15 +84,31 @@ def packages(scratch: Path) -> list[Package]:
     """Every package in every version. Compiles into `scratch`."""
     library = gpu.build_library(scratch / "nvml").read_bytes()
     state = gpu.profile("h100-sxm-8").unset("epoch").text().replace(gpu.profiles.DRIVER, "@LOADED@")
+    node: dict[str, str | bytes] = {
+        "usr/share/nvidia-stand-in/state": state,
+        "usr/share/nvidia-stand-in/pci.tar": _pci_functions(scratch),
+    }
     nscq = _empty_library(scratch)
-    found = [made for version in DRIVERS for made in _driver(version, library, nscq, _module(version, scratch), state)]
+    found = [made for version in DRIVERS for made in _driver(version, library, nscq, _module(version, scratch), node)]
     found += [made for versions in DCGM.items() for made in _dcgm(*versions)]
     # The nodes of the lab have no kernel of their own; whether a kernel is held is tried on this one.
     found += [Package("linux-image-stand-in-amd64", f"{version}-1") for version in KERNELS]
     return found
 
 
-def _driver(version: str, library: bytes, empty: bytes, module: bytes, state: str) -> list[Package]:
+def _pci_functions(scratch: Path) -> bytes:
+    """The PCI functions of a p5.48xlarge, as a tar that can be unpacked anywhere."""
+    tree = scratch / "sys"
+    gpu.fake_sysfs(tree, "efa")
+    packed = scratch / "pci.tar"
+    with tarfile.open(packed, "w") as archive:
+        archive.add(tree, arcname=".")
+    return packed.read_bytes()
+
+
+def _driver(
+    version: str, library: bytes, empty: bytes, module: bytes, node: Mapping[str, str | bytes]
+) -> list[Package]:
     full = f"{version}-1"
 
     def program(name: str) -> str:
@@ -114,7 +131,7 @@ def _driver(version: str, library: bytes, empty: bytes, module: bytes, state: st
             {
                 f"usr/src/nvidia-{version}/nvidia.ko": module,
                 "usr/libexec/nvidia-stand-in/load-module": program("load-module"),
-                "usr/share/nvidia-stand-in/state": state,
+                **node,
                 f"{_UNITS}/{_LOAD}": load,
                 f"{_UNITS}/multi-user.target.wants/{_LOAD}": f"-> ../{_LOAD}",
             },

@@ -289,6 +289,31 @@ def _report_cluster(env: str, answers: "list[Answered]", seconds: float, as_json
     raise typer.Exit({"healthy": 0, "unhealthy": 1}.get(outcome, 3))
 
 
+@app.command("profile")
+def effective_profile(
+    profile: ProfileOption = CONFIG,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a healthy node shows by this profile, every key and limit; 2 when it does not hold together.
+
+    Example: coderack health profile --profile h100-sxm --set gpus.count=4
+    """
+    from coderack.health import expectations  # noqa: PLC0415
+
+    try:
+        wanted = expectations.load(profile, settings or ())
+    except SpecError as error:
+        fail(Exit.BAD_INPUT, error)
+    body = wanted.model_dump(mode="json")
+    if as_json:
+        print_json("coderack.health-profile/1", body)
+        return
+    import yaml  # noqa: PLC0415
+
+    typer.echo(yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120).rstrip())
+
+
 @app.command()
 def explain(
     what: Annotated[str, typer.Argument(metavar="XID|FINDING", help="xid-79, sxid-20034, 79, or a finding's id.")],

@@ -33,6 +33,11 @@ def load(name_or_file: str, settings: Iterable[str] = ()) -> GpuProfile:
     return validate(GpuProfile, data, what)
 
 
+def built(data: Mapping[str, Any], what: str) -> GpuProfile:
+    """The profile of a file with this content: a name under `profile`, and keys on top. Raises SpecError."""
+    return validate(GpuProfile, _based(dict(data), what), what)
+
+
 def _named(name: str) -> dict[str, Any]:
     text = (_directory() / f"{name}.yml").read_text(encoding="utf-8")
     data: dict[str, Any] = _parse(text)
@@ -49,6 +54,10 @@ def _file(name: str, what: str) -> dict[str, Any]:
         raise SpecError(what, (f"cannot be read: {' '.join(str(error).split())}",)) from error
     if not isinstance(data, dict):
         raise SpecError(what, (f"is a {type(data).__name__}, wanted keys and values",))
+    return _based(data, what)
+
+
+def _based(data: dict[str, Any], what: str) -> dict[str, Any]:
     base = data.pop(_BASE, None)
     if base is None:
         return data

@@ -15,6 +15,7 @@ with a GPU and its NIC below one PCIe switch.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -251,7 +252,8 @@ class Sysfs:
 
     def _link(self, link: Path, target: Path) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(target.resolve())
+        # Relative, as in a real sysfs: the tree can be moved.
+        link.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()))
 
     def rdma(
         self, name: str, function: Function, values: dict[str, object], counters: dict[str, dict[str, int]]

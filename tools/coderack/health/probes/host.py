@@ -9,12 +9,15 @@ from coderack.health.probes import files
 from coderack.health.processes import Step
 from coderack.health.readings import Answer
 
+# NVIDIA's for Mellanox cards, and Amazon's for EFA.
+PEER_MEMORY = ("nvidia_peermem", "efa_nv_peermem")
+
 
 def read(sysfs: Path, proc: Path, nccl_in: tuple[Path, ...], step: Step) -> dict[str, Answer]:
     step("kernel and modules")
     answers = {
         "kernel": files.text(proc / "sys/kernel/osrelease"),
-        "peermem": _loaded(proc / "modules", "nvidia_peermem"),
+        "peermem": _loaded(proc / "modules", PEER_MEMORY),
     }
     answers |= _driver(proc / "driver/nvidia/version")
     step("IOMMU")
@@ -30,11 +33,11 @@ def read(sysfs: Path, proc: Path, nccl_in: tuple[Path, ...], step: Step) -> dict
     return answers
 
 
-def _loaded(modules: Path, name: str) -> Answer:
+def _loaded(modules: Path, names: tuple[str, ...]) -> Answer:
     answer = files.text(modules)
     if answer.error is not None:
         return answer
-    return Answer(int(any(line.split(" ", 1)[0] == name for line in str(answer.value).splitlines())))
+    return Answer(int(any(line.split(" ", 1)[0] in names for line in str(answer.value).splitlines())))
 
 
 def _driver(path: Path) -> dict[str, Answer]:

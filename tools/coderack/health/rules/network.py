@@ -231,7 +231,7 @@ def _firmware(case: Case, devices: list[str]) -> Iterator[Finding]:
 
 
 def _gpu_direct(case: Case) -> Iterator[Finding]:
-    """DMA-BUF needs the open module and kernel 5.12; nvidia_peermem does without both."""
+    """DMA-BUF needs the open module and kernel 5.12; a peer memory module does without both."""
     host, wanted = case.readings.host, case.wanted
     if not wanted.network.gpu_direct or not wanted.gpus.count or not host.complete:
         return
@@ -240,14 +240,14 @@ def _gpu_direct(case: Case) -> Iterator[Finding]:
         return
     if peermem.error is not None or is_open.error not in (None, ABSENT):
         answer = peermem if peermem.error is not None else is_open
-        yield unknown("gpu-direct", case.node, "nvidia_peermem and driver module", answer, "one of both ways")
+        yield unknown("gpu-direct", case.node, "peer memory module and driver module", answer, "one of both ways")
         return
     module = "open" if is_open.value == 1 else "proprietary or none"
     yield finding(
         "gpu-direct",
         case.node,
-        f"nvidia_peermem not loaded, {module} kernel module, kernel {kernel}",
-        "nvidia_peermem, or open module and kernel 5.12",
+        f"no peer memory module loaded, {module} kernel module, kernel {kernel}",
+        "nvidia_peermem or efa_nv_peermem, or open module and kernel 5.12",
     )
 
 
