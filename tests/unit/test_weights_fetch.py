@@ -143,6 +143,18 @@ def test_a_partial_file_goes_on_where_it_ends(served: Served, tmp_path: Path) ->
     assert not (done.folder / "stray.safetensors").exists()
 
 
+def test_files_are_resumed_where_the_hub_sends_us_and_the_token_stays_with_the_hub(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    write(tmp_path / NAME / f"{COMMIT}.partial", {SHARD: served.files[SHARD][:60_000]})
+    with hub(Served(served.files, elsewhere=served.url)) as front:
+        assert run(*words(tmp_path, front))[0] == 0
+    assert served.sent[SHARD] == 40_000
+    assert set(front.tokens) == {"Bearer hf_secret"}
+    assert set(served.tokens) == {""}
+
+
 def test_a_list_without_checksums_is_not_fetched_from(served: Served, tmp_path: Path) -> None:
     served.checksums = False
     with pytest.raises(NotKnown, match="no checksum for model-00001"):

@@ -74,6 +74,9 @@ class Served:
     sent: Counter[str] = field(default_factory=Counter)
     asked: list[tuple[str, str]] = field(default_factory=list)
     listing: Any = None
+    # Where files really are, as on a Hub whose files lie in a store of their own.
+    elsewhere: str = ""
+    tokens: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     url: str = ""
 
@@ -91,8 +94,8 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def hub(served: Served) -> Iterator[Served]:
-    server = _Server(("127.0.0.1", 0), _handler(served))
+def hub(served: Served, port: int = 0) -> Iterator[Served]:
+    server = _Server(("127.0.0.1", port), _handler(served))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     served.url = f"http://127.0.0.1:{server.server_port}"
@@ -137,6 +140,7 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             served.asked.append((self.path, self.headers.get("Range", "")))
+            served.tokens.append(self.headers.get("Authorization", ""))
             try:
                 if self.path.startswith(api):
                     known = self.path.removeprefix(api).split("?")[0] in (served.commit, "main")
@@ -154,6 +158,12 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def _file(self, path: str) -> None:
+            if served.elsewhere:
+                self.send_response(302)
+                self.send_header("Location", f"{served.elsewhere}{files}{path}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             if served.take(served.busy, path):
                 self._whole(503, b"")
                 return
@@ -207,3 +217,9 @@ def from_bucket_and_use(environment: Mapping[str, str], url: str, root: Path, di
     os.environ.update(environment)
     fetch(Job(Bucket(Web(2), url, "us-west-2", digest), Model(root, NAME), COMMIT, digest, 2, 0.0))
     store.use(Model(root, NAME), COMMIT)
+
+
+if __name__ == "__main__":
+    # As a program of its own, on the port that is given, for the role's scenario.
+    with hub(Served(content(shards=2, size=100_000)), int(sys.argv[1])):
+        threading.Event().wait()

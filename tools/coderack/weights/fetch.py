@@ -105,7 +105,7 @@ def fetch(job: Job) -> Fetched:
         if job.digest is not None and manifest.digest != job.digest:
             raise Wrong(f"{job.source.name} at {job.revision} makes manifest {manifest.digest}, pinned is {job.digest}")
         _bring(job, partial, [file for file in listing.files if file.sha256 is not None])
-        _tidy_modes(partial)
+        _open_folders(partial)
         folder = store.publish(job.model, manifest, job.source.name)
         return Fetched(folder, manifest, listing.trusted, False, job.received, tuple(job.refetched))
 
@@ -231,6 +231,8 @@ def _complete(job: Job, path: Path, file: Wanted) -> Digests:
             except Broken as error:
                 failures = 1 if at > begun else failures + 1
                 _pause(job, file, failures, error)
+        # Readable by the engine's own user, whatever the umask is; with the bytes on disk before anybody finds it.
+        os.fchmod(output.fileno(), 0o644)
         os.fsync(output.fileno())
     return digests
 
@@ -288,9 +290,6 @@ def _pause(job: Job, file: Wanted, failures: int, error: Broken) -> None:
         raise Stopped
 
 
-def _tidy_modes(folder: Path) -> None:
-    """Readable by the engine's own user, whatever the umask was; writable by nobody else."""
-    for where, _, names in os.walk(folder):
+def _open_folders(folder: Path) -> None:
+    for where, _, _ in os.walk(folder):
         Path(where).chmod(0o755)
-        for name in names:
-            (Path(where) / name).chmod(0o644)
