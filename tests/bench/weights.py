@@ -3,7 +3,7 @@
     .build/venv/bin/python tests/bench/weights.py [--directory DIR] [--gib 4] [--workers 2]
 
 Prints MB/s (10^6 bytes) of: reading the files alone, hashing memory on so many cores, `verify` with a cold page cache,
-and a fetch from another process by `serve` on the loopback interface, which shares this machine's cores with its server;
+and a fetch from another process by `serve` on the loopback interface, which shares the cores with its server;
 and the seconds of `verify --quick` and `check`.
 """
 
