@@ -187,6 +187,22 @@ format: $(VENV)/ready ## Rewrite Python and Terraform in their standard form
 	ruff check --fix .
 	$(TERRAFORM) fmt -recursive terraform inventories
 
+.PHONY: vllm-lock
+VLLM ?= 0.32.0
+VLLM_LOCK ?= roles/vllm/files/vllm-$(VLLM).lock
+# Resolved from the indexes' metadata alone, for the nodes and not for this machine; nothing is downloaded or installed. The
+# requirement lies in a project of its own because uv reads the platforms only there.
+vllm-lock: $(VENV)/ready ## The lock file of vLLM's environment for VLLM=… (further index: ARGS='--index URL'; another file: VLLM_LOCK=…)
+	pip install -q uv
+	@mkdir -p $(BUILD)/vllm-lock
+	@printf '%s\n' '[project]' 'name = "vllm-environment"' 'version = "0"' 'requires-python = ">=3.11,<3.14"' 'dependencies = ["vllm==$(VLLM)"]' \
+		'[tool.uv]' "environments = [\"sys_platform == 'linux' and platform_machine == 'x86_64' and implementation_name == 'cpython'\"]" \
+		>$(BUILD)/vllm-lock/pyproject.toml
+	cd $(BUILD)/vllm-lock && uv pip compile --universal --python-version 3.11 --no-build --generate-hashes --no-emit-index-url --no-annotate \
+		--no-header $(ARGS) pyproject.toml -o lock >/dev/null
+	@mkdir -p $(dir $(VLLM_LOCK)) && mv $(BUILD)/vllm-lock/lock $(VLLM_LOCK)
+	@echo "$(VLLM_LOCK) holds $$(grep -c '^[a-z0-9].*==' $(VLLM_LOCK)) packages. Next: vllm_version: $(VLLM) and vllm_colour in group_vars"
+
 unit: $(VENV)/ready $(COLLECTIONS) ## Unit tests of the package, the lab and the Ansible module
 	pytest tests/unit tests/roles -m 'not simulated_node' $(ARGS)
 

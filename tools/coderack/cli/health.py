@@ -51,7 +51,7 @@ NcclOption = Annotated[
 ]
 
 _SYS, _PROC, _KMSG, _STATE = Path("/sys"), Path("/proc"), Path("/dev/kmsg"), Path("/var/lib/coderack/health")
-_NCCL_IN = "/opt/vllm/lib"
+_NCCL_IN = "/opt/vllm/blue/lib"
 
 
 def _settings(

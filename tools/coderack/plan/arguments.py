@@ -32,7 +32,8 @@ def vllm_arguments(
 
     group = _fused_group(profile, head_address, rpc_port) if layout.mode == "fused" else _replica(profile)
     common = ["serve", profile.model.path, "--served-model-name", profile.model.name, *group, *_limits(profile)]
-    common += profile.engine_args
+    # A VLLM_* variable that vLLM does not know ends the start; without this it is a line in the log, and a default.
+    common += ["--fail-on-environ-validation", *profile.engine_args]
     if layout.mode == "fused" and node_rank > 0:
         start_rank = node_rank * layout.data_parallel_per_node
         return [*common, "--headless", "--data-parallel-start-rank", str(start_rank)]

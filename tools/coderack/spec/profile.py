@@ -43,6 +43,8 @@ OWNED_FLAGS = {
     "--data-parallel-rank": "the node's place in the group",
     "--data-parallel-address": "the head's address",
     "--data-parallel-rpc-port": "the role's RPC port",
+    "--fail-on-environ-validation": "the role, always on",
+    "--no-fail-on-environ-validation": "the role, always on",
     "--headless": "the node's place in the group",
     "--nnodes": "the node's place in the group",
     "--node-rank": "the node's place in the group",

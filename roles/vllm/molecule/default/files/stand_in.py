@@ -12,8 +12,11 @@ from pathlib import Path
 class Api(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        seen = {"arguments": sys.argv[1:], "secret": os.environ.get("SECRET_TOKEN"), "pid": os.getpid()}
-        answer = json.dumps({"choices": [{"text": "2"}], **seen}).encode()
+        if self.headers["Authorization"] != f"Bearer {os.environ['VLLM_API_KEY']}":
+            self.send_error(401)
+            return
+        seen = {"program": sys.argv[0], "arguments": sys.argv[1:], "secret": os.environ.get("SECRET_TOKEN")}
+        answer = json.dumps({"choices": [{"text": "2"}], **seen, "pid": os.getpid()}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
