@@ -37,7 +37,7 @@ LOST_PER_CONNECTION = 16 << 10
 
 # Processes that have imported everything, so that a fetch begins at once; none of this process's threads is in them.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.unit.weights"])
+PROCESSES.set_forkserver_preload([from_hub_and_use.__module__])
 
 
 @contextmanager
