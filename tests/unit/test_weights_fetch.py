@@ -29,6 +29,7 @@ from .weights import (
     hub,
     manifest_of,
     published,
+    upload,
     write,
 )
 
@@ -313,3 +314,17 @@ def test_a_dry_run_says_what_would_come_and_leaves_no_trace(served: Served, tmp_
     assert json.loads(out)["bytes"] == sum(map(len, served.files.values()))
     assert not (tmp_path / "store").exists()
     assert run(*words(tmp_path / "store", served), "--dry-run", "--keep-free", "1e9")[0] == 1
+
+
+@pytest.mark.usefixtures("aws")
+def test_a_bucket_gives_what_its_manifest_says_and_nothing_where_there_is_none(tmp_path: Path) -> None:
+    truth = content(shards=2, size=100_000)
+    digest = upload(truth)
+    source = ["--s3", f"s3://weights/{NAME}", "--region", "us-west-2", "--store", str(tmp_path), "--keep-free", "0"]
+    write(tmp_path / NAME / f"{COMMIT}.partial", {SHARD: truth[SHARD][:60_000]})
+    code, out, err = run("weights", "fetch", NAME, COMMIT, *source, "--manifest-sha256", digest, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["network_bytes"] == sum(map(len, truth.values())) - 60_000
+    code, _, err = run("weights", "fetch", NAME, OLD, *source)
+    assert code == 2
+    assert f"{OLD}/coderack-manifest.json: is not there (HTTP 404)" in err

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from coderack.weights import store
-from coderack.weights.manifest import FILE_NAME, render
 from coderack.weights.store import Model
 
-from .cloud import CREDENTIALS, client
+from .cloud import CREDENTIALS
 from .weights import (
     COMMIT,
     NAME,
@@ -29,6 +28,7 @@ from .weights import (
     hub,
     manifest_of,
     published,
+    upload,
 )
 
 KILLS = 20
@@ -158,12 +158,3 @@ def test_a_fetch_from_s3_that_is_killed_goes_on_and_serves_nothing_unverified(aw
     assert wrong == []
     assert model.current_revision() == COMMIT
     assert store.check(model.current, COMMIT, digest).manifest == manifest_of(new)
-
-
-def upload(files: Mapping[str, bytes]) -> str:
-    s3 = client("s3")
-    s3.create_bucket(Bucket="weights", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
-    made = manifest_of(files)
-    for path, data in {**files, FILE_NAME: render(made).encode()}.items():
-        s3.put_object(Bucket="weights", Key=f"{NAME}/{COMMIT}/{path}", Body=data)
-    return made.digest

@@ -58,6 +58,18 @@ def published(root: Path, files: Mapping[str, bytes], revision: str = COMMIT, *,
     return model
 
 
+def upload(files: Mapping[str, bytes]) -> str:
+    """Fill a bucket of the emulator as an operator would; returns the manifest's digest."""
+    import boto3  # noqa: PLC0415 - this file also runs where it is not
+
+    s3 = boto3.client("s3", region_name="us-west-2")
+    s3.create_bucket(Bucket="weights", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    made = manifest_of(files)
+    for path, data in {**files, m.FILE_NAME: m.render(made).encode()}.items():
+        s3.put_object(Bucket="weights", Key=f"{NAME}/{COMMIT}/{path}", Body=data)
+    return made.digest
+
+
 @dataclass
 class Served:
     """What the Hub does. `sent` counts bytes of files by path, as the server handed them to the kernel."""
