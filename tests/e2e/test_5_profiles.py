@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,9 +15,19 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import ROOT, Lab, ask_gateway, configure, key, make, prometheus, stream_from_gateway
+from coderack.spec.profile import OWNED_FLAGS, REFUSED_FLAGS
+from harness import ROOT, Lab, ask_gateway, configure, key, make, prometheus, run, stream_from_gateway
 
 HOSTS = ROOT / "inventories/lab/hosts.yml"
+PROFILES = ROOT / "inventories/profiles"
+PARSER = ROOT / "tests/e2e/vllm_parser.py"
+# Forms of speculative decoding that no profile of the repository uses.
+SPECULATIVE: dict[str, dict[str, object]] = {
+    "ngram": {"method": "ngram", "tokens": 4, "lookup_max": 5, "lookup_min": 2},
+    "ngram-gpu": {"method": "ngram_gpu", "tokens": 4},
+    "eagle": {"method": "eagle3", "tokens": 3, "model": "/srv/models/eagle", "weights_gib": 1.6},
+    "draft": {"method": "draft_model", "tokens": 4, "model": "/srv/models/draft", "weights_gib": 4.0},
+}
 
 
 @pytest.fixture
@@ -53,6 +67,43 @@ def one_rank(the_lab: Lab) -> list[str]:
 
 def unit_start(the_lab: Lab, node: str) -> str:
     return the_lab.on(node, "systemctl show vllm -p ExecMainStartTimestampMonotonic --value").text
+
+
+def argument_lists(profile: Path) -> list[list[str]]:
+    """What `coderack plan args` prints for every node of a profile."""
+    nodes = yaml.safe_load(profile.read_text())["layout"]["nodes"]
+    addresses = [word for node in range(nodes) for word in ("--address", f"10.0.0.{node + 1}")]
+    done = run(sys.executable, "-m", "coderack.cli.main", "plan", "args", str(profile), "--json", *addresses)
+    assert done.code == 0, done.text
+    return [node["arguments"] for node in json.loads(done.text)["nodes"]]
+
+
+@pytest.fixture(scope="module")
+def parsed(the_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What the parser of the lab's vLLM says of every profile, and of every form of speculative decoding."""
+    folder = tmp_path_factory.mktemp("profiles")
+    for name, asked in SPECULATIVE.items():
+        profile = yaml.safe_load((PROFILES / "fused-16.yml").read_text()) | {"name": name, "speculative": asked}
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(profile))
+    profiles = sorted([*PROFILES.glob("*.yml"), *folder.glob("*.yml")])
+    lists = [words for profile in profiles for words in argument_lists(profile)]
+    sent = base64.b64encode(json.dumps(lists).encode()).decode()
+    command = f"echo {sent} | base64 -d | /opt/vllm/bin/python -c {shlex.quote(PARSER.read_text())} 2>/dev/null"
+    done = the_lab.on("gpu-a", command, timeout=180)
+    assert done.code == 0, done.text
+    answer: dict[str, list[str]] = json.loads(done.text.strip().splitlines()[-1])
+    return answer
+
+
+def test_vllms_own_parser_takes_every_argument_list(parsed: dict[str, list[str]]) -> None:
+    assert parsed["refused"] == []
+
+
+def test_flags_that_the_schema_speaks_of_are_as_vllm_has_them(parsed: dict[str, list[str]]) -> None:
+    known = set(parsed["options"])
+    assert set(OWNED_FLAGS) <= known
+    gone = {flag for flag, why in REFUSED_FLAGS.items() if re.match("it is gone|use --", why)}
+    assert not gone & known
 
 
 def test_a_profile_whose_model_is_missing_is_refused(the_lab: Lab) -> None:

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -94,3 +95,38 @@ def test_refuses_a_profile_for_another_number_of_nodes() -> None:
 def test_refuses_a_rank_outside_the_group(rank: int) -> None:
     with pytest.raises(ValueError, match=f"node rank is {rank}, wanted 0 to 1"):
         arguments(profile("fused-16"), rank)
+
+
+def test_speculative_decoding_becomes_one_json_word_on_every_node() -> None:
+    asked = {"method": "ngram", "tokens": 4, "lookup_max": 5, "lookup_min": 2}
+    for rank in (0, 1):
+        words = arguments(profile("fused-16", speculative=asked), rank)
+        assert json.loads(words[words.index("--speculative-config") + 1]) == {
+            "method": "ngram",
+            "num_speculative_tokens": 4,
+            "prompt_lookup_max": 5,
+            "prompt_lookup_min": 2,
+        }
+
+
+def test_a_draft_model_is_passed_by_its_folder() -> None:
+    asked = {"method": "eagle3", "tokens": 3, "model": "/srv/models/eagle", "weights_gib": 1.6}
+    words = arguments(profile("split-8", speculative=asked), 0)
+    assert json.loads(words[words.index("--speculative-config") + 1]) == {
+        "method": "eagle3",
+        "num_speculative_tokens": 3,
+        "model": "/srv/models/eagle",
+    }
+
+
+def test_yarn_overrides_rope_whole_and_the_models_own_limit() -> None:
+    words = arguments(profile("yarn-1m"), 1)
+    assert json.loads(words[words.index("--hf-overrides") + 1]) == {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 262144,
+        },
+        "max_position_embeddings": 1048576,
+    }

@@ -16,10 +16,11 @@ def test_every_profile_of_the_repository_loads_under_its_own_name(path: Any) -> 
 
 def test_the_repository_has_the_profiles_that_roles_and_readme_name() -> None:
     names = {path.stem for path in PROFILES.glob("*.yml")}
-    assert names >= {"fused-16", "split-8", "lab-smollm2", "lab-moe-fused", "lab-moe-split"}
+    production = {"fused-16", "fused-16-tp4", "split-8", "seed-8", "solo-8", "yarn-1m"}
+    assert names >= production | {"lab-smollm2", "lab-moe-fused", "lab-moe-split"}
 
 
-@pytest.mark.parametrize("name", ["fused-16", "split-8"])
+@pytest.mark.parametrize("name", ["fused-16", "fused-16-tp4", "split-8", "seed-8", "solo-8", "yarn-1m"])
 def test_production_profiles_use_all_gpus_of_a_node(name: str) -> None:
     assert validate(ServingProfile, profile_data(name), name).layout.gpus_per_node == 8
 
@@ -70,12 +71,12 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
         "description is 'a\\x1b[2J', wanted one line without control characters",
     ),
     "control character in an argument": (
-        lambda profile: profile.update(engine_args=["--hf-overrides", "a\x07"]),
+        lambda profile: profile.update(engine_args=["--compilation-config", "a\x07"]),
         "engine_args has 'a\\x07', wanted words without line breaks or other control characters",
     ),
     "control character behind =": (
-        lambda profile: profile.update(engine_args=["--hf-overrides=a\n"]),
-        "engine_args has '--hf-overrides', wanted option and value as two list items, and no control characters",
+        lambda profile: profile.update(engine_args=["--compilation-config=a\n"]),
+        "engine_args has '--compilation-config', wanted option and value as two list items, and no control characters",
     ),
     "unknown cache type": (
         lambda profile: profile["limits"].update(kv_cache_dtype="fp9"),
@@ -122,6 +123,61 @@ REFUSALS: dict[str, tuple[Edit, str]] = {
         lambda profile: profile.update(head_args=["--tool-call-parser qwen3_coder"]),
         "head_args has '--tool-call-parser qwen3_coder', wanted option and value as two list items",
     ),
+    "speculative method that the model has no head for": (
+        lambda profile: profile.update(speculative={"method": "mtp", "tokens": 1}),
+        "speculative.method is mtp: the served model has no such head; ngram_gpu needs none",
+    ),
+    "speculative method that vLLM lacks": (
+        lambda profile: profile.update(speculative={"method": "guess", "tokens": 1}),
+        "speculative.method is 'guess': input should be 'ngram'",
+    ),
+    "speculative method of another package": (
+        lambda profile: profile.update(speculative={"method": "suffix", "tokens": 1}),
+        "speculative.method is suffix: it needs a package that is not part of vLLM",
+    ),
+    "draft for a method without one": (
+        lambda profile: profile.update(speculative={"method": "ngram", "tokens": 1, "model": "/x"}),
+        "speculative.method is ngram, wanted neither model nor weights_gib",
+    ),
+    "draft without a folder": (
+        lambda profile: profile.update(speculative={"method": "eagle3", "tokens": 1, "weights_gib": 1.6}),
+        "speculative.method is eagle3, wanted model, the draft's folder on the node, and weights_gib",
+    ),
+    "draft in a folder with ..": (
+        lambda profile: profile.update(
+            speculative={"method": "eagle3", "tokens": 1, "weights_gib": 1.6, "model": "/x/../y"}
+        ),
+        "speculative.model is '/x/../y', wanted it without . and ..",
+    ),
+    "lookup for a draft": (
+        lambda profile: profile.update(
+            speculative={"method": "eagle", "tokens": 1, "weights_gib": 1.6, "model": "/x", "lookup_max": 3}
+        ),
+        "speculative.method is eagle, wanted no lookup_max and lookup_min: those of ngram",
+    ),
+    "lookup bounds that cross": (
+        lambda profile: profile.update(speculative={"method": "ngram", "tokens": 1, "lookup_min": 6, "lookup_max": 3}),
+        "speculative.lookup_min is 6, wanted at most lookup_max = 3",
+    ),
+    "too many speculative tokens": (
+        lambda profile: profile.update(speculative={"method": "ngram", "tokens": 100}),
+        "speculative.tokens is 100",
+    ),
+    "yarn that is not needed": (
+        lambda profile: profile.update(yarn={"factor": 4.0, "original_max_positions": 262144, "theta": 1e7}),
+        "limits.max_model_len is 65536 and yarn takes 262144 positions to 1048576",
+    ),
+    "yarn that does not reach": (
+        lambda profile: (
+            profile.update(yarn={"factor": 2.0, "original_max_positions": 262144, "theta": 1e7}),
+            profile["limits"].update(max_model_len=1048576),
+        ),
+        "limits.max_model_len is 1048576 and yarn takes 262144 positions to 524288",
+    ),
+    "yarn without theta": (
+        lambda profile: profile.update(yarn={"factor": 4.0, "original_max_positions": 262144}),
+        "yarn.theta is missing",
+    ),
     "API server count on headless nodes": (
         lambda profile: profile.update(engine_args=["--api-server-count", "2"]),
         "engine_args has --api-server-count, which headless nodes refuse; move it to head_args",
@@ -160,8 +216,13 @@ def test_refuses(edit: Edit, message: str) -> None:
         ("--headless", "which is set from the node's place in the group"),
         ("--disable-log-requests", "has --disable-log-requests: it is gone"),
         ("--disable-log-stats", "has --disable-log-stats: it removes every vllm:* metric"),
-        ("--speculative-model", "use --speculative-config"),
-        ("--rope-scaling", "use --hf-overrides"),
+        ("--speculative-model", "set speculative, which becomes --speculative-config"),
+        ("--num-speculative-tokens=4", "set speculative.tokens"),
+        ("--speculative-config", "which is set from speculative; set it there"),
+        ("--spec-model=x", "which is set from speculative.model; set it there"),
+        ("--hf-overrides", "which is set from yarn; set it there"),
+        ("--rope-scaling", "set yarn, which becomes --hf-overrides with rope_parameters"),
+        ("--rope-theta", "set yarn.theta, which goes into --hf-overrides"),
         ("--api-key=secret", "has --api-key: every user of the node sees it"),
     ],
 )
@@ -175,7 +236,7 @@ def test_refuses_arguments_that_are_not_free(field: str, word: str, message: str
 
 
 def test_accepts_an_argument_whose_value_has_blanks() -> None:
-    words = ["--speculative-config", '{"method": "ngram_gpu", "num_speculative_tokens": 4}', "--eplb-config={ }"]
+    words = ["--compilation-config", '{"mode": 3, "cudagraph_mode": "FULL"}', "--eplb-config={ }"]
     profile = validate(ServingProfile, profile_data("fused-16") | {"engine_args": words}, "profile")
     assert list(profile.engine_args) == words
 

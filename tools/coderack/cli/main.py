@@ -17,6 +17,8 @@ _VERBS = {
     "keys": "coderack.cli.keys",
     "nccl": "coderack.cli.nccl",
     "weights": "coderack.cli.weights",
+    "plan": "coderack.cli.plan",
+    "probe": "coderack.cli.probe",
     "ask": "coderack.cli.ask",
 }
 

@@ -1,13 +1,13 @@
 """Metrics for node_exporter's textfile collector, `coderack_gpu_*`."""
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
+from coderack.clients.textfile import Series, page, write
 from coderack.health.findings import Severity
 from coderack.health.node import Pass
 from coderack.health.readings import ANSWERED, Probe
+
+__all__ = ["render", "write"]
 
 _TYPES = {
     "coderack_gpu_health_verdict": ("gauge", "1 for the verdict of the last pass: healthy, unhealthy or unknown."),
@@ -44,34 +44,10 @@ _TYPES = {
 }
 _LINK = {"recovery": "nvlink_recovery_total", "replay": "nvlink_replay_total", "crc": "nvlink_crc_errors_total"}
 
-Series = tuple[str, Mapping[str, str], float]
-
 
 def render(one: Pass) -> str:
     """The whole file. A reading that was not to be had has no series: absent() is the alert for it."""
-    by_name: dict[str, list[Series]] = {name: [] for name in _TYPES}
-    for series in _all(one):
-        by_name[series[0]].append(series)
-    lines = []
-    for name, (kind, help_text) in _TYPES.items():
-        if by_name[name]:
-            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-            lines += [_line(*series) for series in by_name[name]]
-    return "\n".join(lines) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Whole or not at all: node_exporter may read at any moment. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    return page(_TYPES, _all(one))
 
 
 def _all(one: Pass) -> Iterator[Series]:
@@ -153,13 +129,3 @@ def _gpu(index: int, gpu: Probe) -> Iterator[Series]:
         for counter, name in _LINK.items():
             if (value := gpu.number(f"link.{link}.{counter}")) is not None:
                 yield f"coderack_gpu_{name}", {**labels, "link": link}, value
-
-
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-    number = str(int(value)) if value == int(value) else repr(value)
-    return f"{name}{{{inner}}} {number}" if inner else f"{name} {number}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,6 +1,8 @@
 """The vLLM command line of one node, derived from a serving profile. The only place that knows it."""
 
-from coderack.spec.profile import ServingProfile
+import json
+
+from coderack.spec.profile import ServingProfile, Speculative, Yarn
 
 
 def vllm_arguments(
@@ -32,6 +34,7 @@ def vllm_arguments(
 
     group = _fused_group(profile, head_address, rpc_port) if layout.mode == "fused" else _replica(profile)
     common = ["serve", profile.model.path, "--served-model-name", profile.model.name, *group, *_limits(profile)]
+    common += [*_speculative(profile.speculative), *_yarn(profile.yarn)]
     # A VLLM_* variable that vLLM does not know ends the start; without this it is a line in the log, and a default.
     common += ["--fail-on-environ-validation", *profile.engine_args]
     if layout.mode == "fused" and node_rank > 0:
@@ -80,3 +83,32 @@ def _limits(profile: ServingProfile) -> list[str]:
     if limits.kv_cache_dtype is not None:
         words += ["--kv-cache-dtype", limits.kv_cache_dtype]
     return words
+
+
+def _speculative(asked: Speculative | None) -> list[str]:
+    if asked is None:
+        return []
+    config = {
+        "method": asked.method,
+        "num_speculative_tokens": asked.tokens,
+        "prompt_lookup_max": asked.lookup_max,
+        "prompt_lookup_min": asked.lookup_min,
+        "model": asked.model,
+    }
+    return ["--speculative-config", json.dumps({key: value for key, value in config.items() if value is not None})]
+
+
+def _yarn(asked: Yarn | None) -> list[str]:
+    if asked is None:
+        return []
+    # The limit has to be overridden too: vLLM no longer derives it from the factor, and refuses a longer max_model_len.
+    overrides = {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": asked.theta,
+            "factor": asked.factor,
+            "original_max_position_embeddings": asked.original_max_positions,
+        },
+        "max_position_embeddings": asked.max_positions,
+    }
+    return ["--hf-overrides", json.dumps(overrides)]

@@ -38,6 +38,11 @@ OWNED_FLAGS = {
     "--gpu-memory-utilization": "limits.gpu_memory_utilization",
     "--device-memory-utilization": "limits.gpu_memory_utilization",
     "--kv-cache-dtype": "limits.kv_cache_dtype",
+    "--speculative-config": "speculative",
+    "--spec-method": "speculative.method",
+    "--spec-model": "speculative.model",
+    "--spec-tokens": "speculative.tokens",
+    "--hf-overrides": "yarn",
     "--data-parallel-size-local": "the node's place in the group",
     "--data-parallel-start-rank": "the node's place in the group",
     "--data-parallel-rank": "the node's place in the group",
@@ -58,9 +63,12 @@ OWNED_FLAGS = {
 REFUSED_FLAGS = {
     "--disable-log-requests": "it is gone and request logging is off by default; remove it",
     "--disable-log-stats": "it removes every vllm:* metric, so that alerts see nothing; remove it",
-    "--speculative-model": 'use --speculative-config \'{"method": ..., "model": ...}\'',
-    "--rope-scaling": "use --hf-overrides with rope_parameters and max_position_embeddings",
-    "--rope-theta": "use --hf-overrides with rope_parameters",
+    "--speculative-model": "it is gone; set speculative, which becomes --speculative-config",
+    "--num-speculative-tokens": "it is gone; set speculative.tokens",
+    "--ngram-prompt-lookup-max": "it is gone; set speculative.lookup_max",
+    "--ngram-prompt-lookup-min": "it is gone; set speculative.lookup_min",
+    "--rope-scaling": "it is gone; set yarn, which becomes --hf-overrides with rope_parameters",
+    "--rope-theta": "it is gone; set yarn.theta, which goes into --hf-overrides with the rest",
     "--swap-space": "it is gone; remove it",
     "--use-v2-block-manager": "it is gone; remove it",
     "--num-scheduler-steps": "it is gone; remove it",
@@ -130,19 +138,26 @@ _MOST_GPUS_PER_NODE = 16
 Tokens = Annotated[StrictInt, Field(ge=1, le=16 * 1024 * 1024)]
 
 
+_FOLDER = StringConstraints(max_length=1024, pattern=r"^(/[A-Za-z0-9._-]+)+$")
+
+
+def _normalised(field: str, path: str) -> str:
+    if {".", ".."} & set(path.split("/")):
+        raise ValueError(f"{field} is {path!r}, wanted it without . and ..")
+    return path
+
+
 class Model(Frozen):
     """The model: the name clients ask for, the folder on the node, and the revision that must be in it."""
 
     name: Name
-    path: Annotated[str, StringConstraints(max_length=1024, pattern=r"^(/[A-Za-z0-9._-]+)+$")]
+    path: Annotated[str, _FOLDER]
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
 
     @field_validator("path")
     @classmethod
     def _path_is_normalised(cls, path: str) -> str:
-        if {".", ".."} & set(path.split("/")):
-            raise ValueError(f"model.path is {path!r}, wanted it without . and ..")
-        return path
+        return _normalised("model.path", path)
 
 
 class Layout(Frozen):
@@ -229,6 +244,75 @@ class Limits(Frozen):
         return self
 
 
+_SPECULATION_INSTEAD = {
+    "mtp": "the served model has no such head; ngram_gpu needs none",
+    "suffix": "it needs a package that is not part of vLLM; ngram_gpu needs none",
+    "medusa": "it turns async scheduling off; use eagle3",
+}
+_LOOKUP = ("ngram", "ngram_gpu")
+
+
+class Speculative(Frozen):
+    """Speculative decoding: `tokens` are proposed per step and checked by the model in one.
+
+    ngram and ngram_gpu copy from the prompt and need no second model; ngram turns vLLM's async scheduling off.
+    draft_model, eagle and eagle3 read a second model from the folder `model`, of `weights_gib` GiB: the planner counts
+    them and cannot see that folder.
+    """
+
+    method: Literal["ngram", "ngram_gpu", "draft_model", "eagle", "eagle3"]
+    tokens: Annotated[StrictInt, Field(ge=1, le=16)]
+    lookup_max: Annotated[StrictInt, Field(ge=1, le=64)] | None = None
+    lookup_min: Annotated[StrictInt, Field(ge=1, le=64)] | None = None
+    model: Annotated[str, _FOLDER] | None = None
+    weights_gib: Annotated[float, Field(gt=0, le=1000)] | None = None
+
+    @field_validator("model")
+    @classmethod
+    def _model_is_normalised(cls, path: str | None) -> str | None:
+        return path if path is None else _normalised("speculative.model", path)
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _method_is_taken(cls, value: object) -> object:
+        if isinstance(value, str) and value in _SPECULATION_INSTEAD:
+            raise ValueError(f"speculative.method is {value}: {_SPECULATION_INSTEAD[value]}")
+        return value
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        if self.method in _LOOKUP and (self.model is not None or self.weights_gib is not None):
+            raise ValueError(f"speculative.method is {self.method}, wanted neither model nor weights_gib: it has none")
+        if self.method not in _LOOKUP and (self.model is None or self.weights_gib is None):
+            raise ValueError(
+                f"speculative.method is {self.method}, wanted model, the draft's folder on the node, and weights_gib"
+            )
+        if self.method not in _LOOKUP and (self.lookup_max is not None or self.lookup_min is not None):
+            raise ValueError(
+                f"speculative.method is {self.method}, wanted no lookup_max and lookup_min: those of ngram"
+            )
+        least, most = self.lookup_min or self.lookup_max or 1, self.lookup_max or self.lookup_min or 1
+        if least > most:
+            raise ValueError(f"speculative.lookup_min is {least}, wanted at most lookup_max = {most}")
+        return self
+
+
+class Yarn(Frozen):
+    """Positions beyond those the model was trained for, scaled by `factor` at every length, short prompts included.
+
+    `theta` and `original_max_positions` repeat the model's own values: the override replaces them all, and a missing
+    theta would silently become another.
+    """
+
+    factor: Annotated[float, Field(gt=1, le=64)]
+    original_max_positions: Tokens
+    theta: Annotated[float, Field(gt=0)]
+
+    @property
+    def max_positions(self) -> int:
+        return int(self.factor * self.original_max_positions)
+
+
 class ServingProfile(Frozen):
     """One file of inventories/profiles."""
 
@@ -237,6 +321,8 @@ class ServingProfile(Frozen):
     model: Model
     layout: Layout
     limits: Limits
+    speculative: Speculative | None = None
+    yarn: Yarn | None = None
     engine_args: tuple[StrictStr, ...] = ()
     head_args: tuple[StrictStr, ...] = ()
 
@@ -252,6 +338,18 @@ class ServingProfile(Frozen):
         if not text.isprintable():
             raise ValueError(f"description is {text!r:.80}, wanted one line without control characters")
         return text
+
+    @model_validator(mode="after")
+    def _yarn_is_needed_and_enough(self) -> Self:
+        if self.yarn is None:
+            return self
+        most, least = self.yarn.max_positions, self.yarn.original_max_positions
+        if not least < self.limits.max_model_len <= most:
+            raise ValueError(
+                f"limits.max_model_len is {self.limits.max_model_len} and yarn takes {least} positions to {most}; "
+                "wanted a length in between, or no yarn: it costs accuracy on short prompts too"
+            )
+        return self
 
     @model_validator(mode="after")
     def _arguments_are_free_ones(self) -> Self:
