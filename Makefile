@@ -222,12 +222,13 @@ e2e: $(VENV)/ready $(COLLECTIONS) ## The lab end to end: takes the lab down and 
 venv: $(VENV)/ready ## The project's Python environment, from the lock file
 
 LOCK := uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header $(if $(UPGRADE),--upgrade,)
-lock: $(VENV)/ready ## Resolve tools/requirements.lock, tools/node.lock and tools/checkov.lock anew (UPGRADE=1 for newer versions)
+lock: $(VENV)/ready ## Resolve the .lock files in tools anew (UPGRADE=1 for newer versions)
 	pip install -q uv
 	$(LOCK) --universal --all-extras pyproject.toml -o tools/requirements.lock
 	$(LOCK) --universal tools/checkov.in -o tools/checkov.lock
 # No markers in this one: role coderack installs it for the node's Python, and pip would judge them by the controller's.
 	$(LOCK) --python-platform linux --extra node pyproject.toml -o tools/node.lock
+	$(LOCK) --python-platform linux --extra node --extra weights pyproject.toml -o tools/node-s3.lock
 
 # What the targets above stand on.
 .PHONY: preflight host-packages host-packages-fast env-known stack-known terraform-there variables-there backend-there no-other-state inventory-there unprotected

@@ -16,6 +16,7 @@ _VERBS = {
     "health": "coderack.cli.health",
     "keys": "coderack.cli.keys",
     "nccl": "coderack.cli.nccl",
+    "weights": "coderack.cli.weights",
     "plan": "coderack.cli.plan",
     "probe": "coderack.cli.probe",
     "ask": "coderack.cli.ask",

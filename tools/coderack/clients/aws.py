@@ -23,10 +23,11 @@ class NoRegion(AwsError):
     """Neither the input nor the operator's AWS configuration names a region."""
 
 
-def client(service: str, region: str | None, *, attempts: int = _ATTEMPTS) -> Any:
+def client(service: str, region: str | None, *, attempts: int = _ATTEMPTS, signature: str | None = None) -> Any:
     """A boto3 client; credentials and endpoint come from the operator's own AWS configuration.
 
-    `attempts` is 1 for what must not be sent twice. Raises AwsError.
+    `attempts` is 1 for what must not be sent twice, `signature` a version of AWS's signatures where it matters.
+    Raises AwsError.
     """
     try:
         # What boto3.client returns, without the transfer manager for S3 that boto3 imports first.
@@ -38,7 +39,9 @@ def client(service: str, region: str | None, *, attempts: int = _ATTEMPTS) -> An
     # Other SDKs and Terraform take the region from here; boto3 looks only for AWS_DEFAULT_REGION and in the profile.
     region = region or os.environ.get("AWS_REGION")
     retries = {"mode": "standard", "total_max_attempts": attempts}
-    config = Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries)
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries, signature_version=signature
+    )
     with errors(f"{service} in {region or 'the configured region'}"):
         return get_session().create_client(service, region_name=region, config=config)
 
