@@ -18,8 +18,8 @@ from .data import REPOSITORY
 
 NODES = 400
 KILLS = 30
-# Forks, for every line that it reads, a process that writes both fleets in turn as fast as it can; says its number and then
-# how it ended. So only one Python has to start.
+# Forks, for every line that it reads, a process that writes both fleets in turn as fast as it can; says its number, and
+# then how it ended. So only one Python has to start.
 WRITERS = """
 import os, sys
 from pathlib import Path
