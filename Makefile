@@ -158,19 +158,8 @@ lab-snapshot: $(VENV)/ready ## List what a lab could leave on this host (compare
 
 ##@ Development
 .PHONY: lint scan format unit health-test terraform-test roles-test e2e venv lock
-lint: $(VENV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, checkov, terraform fmt and validate, shellcheck
-	ruff check .
-	ruff format --check .
-	mypy tools/coderack tests/unit tests/terraform tests/e2e tests/lab/coderack_lab ansible/plugins
-	yamllint --strict .
-	ansible-lint --strict
-	shellcheck -x $$(git ls-files -co --exclude-standard | xargs -r awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh( |$$)/ {print FILENAME} {nextfile}')
-	@$(MAKE) --no-print-directory scan
-ifeq ($(TERRAFORM),none)
-	@echo 'lint: terraform fmt and validate NOT RUN (TERRAFORM=none)'
-else
-	@$(MAKE) --no-print-directory terraform-lint
-endif
+lint: $(VENV)/ready $(CHECKOV)/ready $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, checkov, terraform fmt and validate, shellcheck
+	@exec tests/lint
 
 .PHONY: terraform-lint
 terraform-lint: terraform-there $(TERRAFORM_RC)
@@ -203,8 +192,9 @@ vllm-lock: $(VENV)/ready ## The lock file of vLLM's environment for VLLM=… (fu
 	@mkdir -p $(dir $(VLLM_LOCK)) && mv $(BUILD)/vllm-lock/lock $(VLLM_LOCK)
 	@echo "$(VLLM_LOCK) holds $$(grep -c '^[a-z0-9].*==' $(VLLM_LOCK)) packages. Next: vllm_version: $(VLLM) and vllm_colour in group_vars"
 
+# One process per core, each with whole files, since what a file's tests share (a run of Ansible, a built library) is made once.
 unit: $(VENV)/ready $(COLLECTIONS) ## Unit tests of the package, the lab and the Ansible module
-	pytest tests/unit tests/roles -m 'not simulated_node' $(ARGS)
+	pytest tests/unit tests/roles -m 'not simulated_node' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 # Not with the others: each pass over a node forks a dozen processes, which is slow from a pytest that has loaded everything.
 health-test: $(VENV)/ready ## `coderack health` on simulated GPU nodes, each fault by itself

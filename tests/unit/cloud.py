@@ -9,6 +9,7 @@ from typing import Any
 import boto3
 import httpx
 import pytest
+from botocore import loaders
 
 REGION = "us-west-2"
 IMAGE = "ami-0c0de12b00c0ffee1"
@@ -24,8 +25,23 @@ def emulator() -> Iterator[Any]:
     running.stop()
 
 
+@pytest.fixture(scope="session")
+def resetter(emulator: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=emulator.endpoint) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def _api_descriptions() -> Iterator[None]:
+    """botocore's descriptions of the services, read once: every client would read EC2's three megabytes anew."""
+    read = loaders.create_loader()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", lambda _: read)
+        yield
+
+
 @pytest.fixture
-def aws(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+def aws(emulator: Any, resetter: httpx.Client, _api_descriptions: None, monkeypatch: pytest.MonkeyPatch) -> str:
     """The emulator, fresh, as this process's AWS; returns its endpoint."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
@@ -33,7 +49,7 @@ def aws(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
-    httpx.post(f"{emulator.endpoint}/moto-api/reset").raise_for_status()
+    resetter.post("/moto-api/reset").raise_for_status()
     return str(emulator.endpoint)
 
 
@@ -115,7 +131,7 @@ def answering(body: str, status: int = 200) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from .cloud import aws, ec2, emulator
+from .cloud import _api_descriptions, aws, ec2, emulator, resetter
 from .data import FLEET
 
-__all__ = ["aws", "ec2", "emulator"]
+__all__ = ["_api_descriptions", "aws", "ec2", "emulator", "resetter"]
 
 
 @pytest.fixture

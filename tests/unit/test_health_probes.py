@@ -99,7 +99,7 @@ def _dies(step: processes.Step) -> dict[str, Answer]:
 def test_a_probe_that_answers_hangs_or_dies_ends_as_such() -> None:
     ran, hung = processes.run(
         {"good": lambda _: {"a": Answer(1), "b": Answer(error="X")}, "hangs": _hangs, "dies": _dies},
-        time.monotonic() + 5,
+        time.monotonic() + 3,
         {},
         0,
     )

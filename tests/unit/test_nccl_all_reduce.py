@@ -72,7 +72,7 @@ def test_the_ranks_of_two_nodes_print_one_table(python: str) -> None:
 
 
 def test_a_node_that_never_comes_ends_the_wait_and_is_not_complete(python: str) -> None:
-    process = start(python, free_port(), nodes=2, node=0, gpus=1, timeout=6)
+    process = start(python, free_port(), nodes=2, node=0, gpus=1, timeout=4)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 1
     assert "GPUs 0 of" in output

@@ -27,33 +27,48 @@ print((here / f"{{kind}}-{{job['node']}}.log").read_text())
 """
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Path:
-    """Two nodes of eight GPUs with InfiniBand, whose tests go well."""
-    program = tmp_path / "python"
-    program.write_text(PROGRAM.format(python=sys.executable, folder=str(tmp_path)))
-    program.chmod(0o755)
-    (tmp_path / "node-0.log").write_text(node(480))
-    whole = pair(infiniband_log()).splitlines()
-    of_b = [line for line in whole if line.startswith("gpu-b:")]
-    (tmp_path / "group-0.log").write_text("\n".join(line for line in whole if line not in of_b))
-    (tmp_path / "group-1.log").write_text("\n".join(of_b))
-    variables = {
+def program(folder: Path) -> str:
+    """A program in this folder that prints the outputs lying there."""
+    path = folder / "python"
+    path.write_text(PROGRAM.format(python=sys.executable, folder=str(folder)))
+    path.chmod(0o755)
+    return str(path)
+
+
+def write_inventory(folder: Path, hosts: dict[str, Any], **variables: Any) -> None:
+    """GPU nodes of eight GPUs with InfiniBand, on this machine."""
+    common = {
         "ansible_connection": "local",
         "ansible_become": False,
         "ansible_python_interpreter": sys.executable,
         "fleet_gpus": {"model": "NVIDIA H100 80GB HBM3", "count": 8},
         "fleet_fabric": {"kind": "infiniband", "devices": list(HCAS)},
-        "nccl_gate_python": str(program),
         "nccl_gate_floors": {"node": 440, "group": 440},
     }
+    inventory = {"gpu_nodes": {"hosts": hosts, "vars": common | variables}}
+    (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """Two nodes whose tests go well."""
+    (tmp_path / "node-0.log").write_text(node(480))
+    whole = pair(infiniband_log()).splitlines()
+    of_b = [line for line in whole if line.startswith("gpu-b:")]
+    (tmp_path / "group-0.log").write_text("\n".join(line for line in whole if line not in of_b))
+    (tmp_path / "group-1.log").write_text("\n".join(of_b))
     hosts = {name: {"fleet_private_address": f"10.20.0.{number}"} for number, name in enumerate(("gpu-a", "gpu-b"), 11)}
-    inventory = {"gpu_nodes": {"hosts": hosts, "vars": variables}}
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    write_inventory(tmp_path, hosts, nccl_gate_python=program(tmp_path))
     return tmp_path
 
 
 def gate(fleet: Path, *options: str, **variables: Any) -> tuple[int, str]:
+    """The playbook's exit code and what it said, on one line."""
+    code, output = play(fleet, *options, "-e", json.dumps(variables))
+    return code, " ".join(output.split())
+
+
+def play(fleet: Path, *options: str, **environment: str) -> tuple[int, str]:
     settings = {
         "ANSIBLE_CONFIG": str(REPOSITORY / "ansible" / "ansible.cfg"),
         "ANSIBLE_HOME": str(fleet / "home"),
@@ -63,13 +78,32 @@ def gate(fleet: Path, *options: str, **variables: Any) -> tuple[int, str]:
         str(Path(sys.executable).with_name("ansible-playbook")),
         "-i",
         str(fleet / "hosts.yml"),
-        "-e",
-        json.dumps(variables),
         *options,
         str(REPOSITORY / "ansible" / "playbooks" / "nccl-gate.yml"),
     ]
-    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
+    done = subprocess.run(
+        command, env=os.environ | settings | environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Nodes, each with a trouble of its own, that one run tests by themselves: what it says of each at its end."""
+    folder = tmp_path_factory.mktemp("refused")
+    hosts: dict[str, Any] = {}
+    for name, output in {"lost-nvls": node(370), "no-floor": node(480), "silent": None}.items():
+        (folder / name).mkdir()
+        if output is not None:
+            (folder / name / "node-0.log").write_text(output)
+        hosts[name] = {"nccl_gate_python": program(folder / name), "fleet_private_address": "10.20.0.11"}
+    hosts["no-floor"]["nccl_gate_floors"] = {}
+    write_inventory(folder, hosts)
+    only_node = ("-e", json.dumps({"nccl_gate_tests": ["node"]}))
+    code, output = play(folder, *only_node, ANSIBLE_STDOUT_CALLBACK="ansible.posix.json")
+    assert code != 0
+    ends = json.loads(output)["plays"][0]["tasks"][-1]["hosts"]
+    return {host: " ".join(end["msg"].split()) for host, end in ends.items() if end.get("failed")}
 
 
 def test_healthy_nodes_pass_and_the_reports_are_kept(fleet: Path) -> None:
@@ -87,38 +121,31 @@ def test_healthy_nodes_pass_and_the_reports_are_kept(fleet: Path) -> None:
     ]
 
 
-def test_a_lost_nvls_ends_the_run_with_its_name(fleet: Path) -> None:
-    (fleet / "node-0.log").write_text(node(370))
-    code, output = gate(fleet, nccl_gate_tests=["node"])
-    assert code != 0
-    assert "NVLS lost" in output
-    assert "Exit codes 1 on gpu-a" in output
+def test_a_lost_nvls_ends_the_run_with_its_name(refused: dict[str, str]) -> None:
+    assert "NVLS lost" in refused["lost-nvls"]
+    assert "Exit codes 1 on lost-nvls" in refused["lost-nvls"]
 
 
 def test_a_node_that_fell_back_to_sockets_fails_the_group(fleet: Path) -> None:
     log = (fleet / "group-1.log").read_text().replace("Using network IB", "Using network Socket")
     (fleet / "group-1.log").write_text(log)
-    code, output = gate(fleet)
+    code, output = gate(fleet, nccl_gate_tests=["group"])
     assert code != 0
     assert "network-not-used" in output
 
 
-def test_without_a_floor_the_run_says_what_to_record(fleet: Path) -> None:
-    code, output = gate(fleet, nccl_gate_floors={}, nccl_gate_tests=["node"])
-    assert code != 0
-    assert "Exit codes 3" in output
-    assert "record 432" in output
+def test_without_a_floor_the_run_says_what_to_record(refused: dict[str, str]) -> None:
+    assert "Exit codes 3" in refused["no-floor"]
+    assert "record 432" in refused["no-floor"]
 
 
-def test_a_program_that_prints_nothing_is_not_passed(fleet: Path) -> None:
-    (fleet / "node-0.log").unlink()
-    code, output = gate(fleet, nccl_gate_tests=["node"])
-    assert code != 0
-    assert "not-finished" in output
+def test_a_program_that_prints_nothing_is_not_passed(refused: dict[str, str]) -> None:
+    assert "not-finished" in refused["silent"]
 
 
 def test_a_missing_python_is_named_before_anything_runs(fleet: Path) -> None:
-    code, output = gate(fleet, nccl_gate_python="/nowhere/bin/python")
+    only_a = ("--limit", "gpu-a")
+    code, output = gate(fleet, *only_a, nccl_gate_tests=["node"], nccl_gate_python="/nowhere/bin/python")
     assert code != 0
     assert "There is no /nowhere/bin/python on gpu-a" in output
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,52 +15,150 @@ from .data import REPOSITORY
 
 HCAS = ["mlx5_0", "mlx5_3"]
 TEMPLATE = REPOSITORY / "roles/nccl/templates/nccl.env.j2"
-PLAY = [
-    {
-        "hosts": "gpu_nodes",
+
+
+@dataclass(frozen=True)
+class Case:
+    """A GPU node with its variables: `wanted` is what its file sets, or else `refused` why there is none."""
+
+    name: str
+    kind: str
+    variables: dict[str, Any] = field(default_factory=dict)
+    wanted: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+    alone: bool = False  # the only GPU node of its inventory
+
+
+CASES = [
+    Case("sockets", "none", wanted={"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=lo"}),
+    Case(
+        "infiniband",
+        "infiniband",
+        wanted={"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_IB_HCA": "=mlx5_0,mlx5_3"},
+    ),
+    Case(
+        "efa",
+        "efa",
+        {"nccl_efa_library_dirs": ["/opt/amazon/ofi-nccl/lib"], "nccl_debug": "INFO"},
+        {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "=lo", "LD_LIBRARY_PATH": "/opt/amazon/ofi-nccl/lib"},
+    ),
+    Case(
+        "one-node-of-infiniband",
+        "infiniband",
+        wanted={"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=lo"},
+        alone=True,
+    ),
+    Case(
+        "switches",
+        "none",
+        {"nccl_cuda_device_max_connections": 1, "nccl_extra": {"NCCL_IB_TIMEOUT": 22, "NCCL_DEBUG": 'quo"te $HOME'}},
+        {
+            "NCCL_SOCKET_IFNAME": "=lo",
+            "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+            "NCCL_IB_TIMEOUT": "22",
+            "NCCL_DEBUG": 'quo"te $HOME',
+        },
+        alone=True,
+    ),
+    Case(
+        "harmful-but-allowed",
+        "none",
+        {"nccl_extra": {"NCCL_NVLS_ENABLE": 0}, "nccl_allow": ["NCCL_NVLS_ENABLE"]},
+        {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_NVLS_ENABLE": "0"},
+    ),
+    Case(
+        "no-hcas",
+        "infiniband",
+        {"fleet_fabric": {"kind": "infiniband", "devices": []}},
+        refused="nccl_hcas of no-hcas is empty",
+    ),
+    Case("gid-index", "infiniband", {"nccl_extra": {"NCCL_IB_GID_INDEX": 3}}, refused="for RoCE only"),
+    Case(
+        "provider",
+        "efa",
+        {"vllm_environment": {"FI_PROVIDER": "efa"}},
+        refused="FI_PROVIDER is set in vllm_environment",
+    ),
+    Case("fork-safe", "none", {"nccl_extra": {"RDMAV_FORK_SAFE": 1}}, refused="breaks newer kernels"),
+    Case("not-a-name", "none", {"nccl_extra": {"not a name": 1}}, refused="letters, digits and underscores"),
+    Case("connections", "none", {"nccl_cuda_device_max_connections": 33}, refused="wanted is 1 to 32"),
+    Case(
+        "address",
+        "none",
+        {"fleet_private_address": "192.0.2.9"},
+        refused="No interface of address holds 192.0.2.9",
+    ),
+]
+WRITTEN = [case for case in CASES if case.wanted]
+REFUSED = [case for case in CASES if case.refused]
+
+
+def play(hosts: str, variables: dict[str, Any]) -> dict[str, Any]:
+    """The role's preflight, and its template as a message: no node is needed to read what the file would hold."""
+    message = f"{{{{ lookup('ansible.builtin.template', '{TEMPLATE}') }}}}"
+    preflight = {"name": "nccl", "tasks_from": "preflight", "public": True}
+    return {
+        "hosts": hosts,
         "gather_facts": False,
+        "vars": variables,
         "tasks": [
-            {
-                "name": "Check",
-                "ansible.builtin.include_role": {"name": "nccl", "tasks_from": "preflight", "public": True},
-            },
-            {
-                "name": "Render",
-                "ansible.builtin.copy": {
-                    "content": f"{{{{ lookup('ansible.builtin.template', '{TEMPLATE}') }}}}",
-                    "dest": "{{ inventory_dir }}/nccl.env",
-                    "mode": "0644",
-                },
-            },
+            {"name": "Check", "ansible.builtin.include_role": preflight},
+            {"name": "Render", "ansible.builtin.debug": {"msg": message}},
         ],
     }
-]
 
 
-def apply(folder: Path, kind: str, hosts: int = 2, **variables: Any) -> tuple[int, str]:
-    """Run the role's preflight for one host of so many and render the file; exit code and output."""
-    devices = HCAS if kind == "infiniband" else []
+def variables_of(case: Case) -> dict[str, Any]:
+    devices = HCAS if case.kind == "infiniband" else []
+    return {"fleet_fabric": {"kind": case.kind, "devices": devices}} | case.variables
+
+
+def apply(folder: Path, hosts: dict[str, Any], plays: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The plays over these GPU nodes in one run; what Ansible's JSON output says of each play."""
     common = {
         "fleet_private_address": "127.0.0.1",
-        "fleet_fabric": {"kind": kind, "devices": devices},
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
     }
-    names = {f"gpu-{letter}": None for letter in "ab"[:hosts]}
-    inventory = {"gpu_nodes": {"hosts": names, "vars": common | variables}}
-    (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
-    (folder / "play.yml").write_text(yaml.safe_dump(PLAY))
+    (folder / "hosts.yml").write_text(yaml.safe_dump({"gpu_nodes": {"hosts": hosts, "vars": common}}))
+    (folder / "play.yml").write_text(yaml.safe_dump(plays))
     settings = {
         "ANSIBLE_CONFIG": str(REPOSITORY / "ansible" / "ansible.cfg"),
         "ANSIBLE_HOME": str(folder / "home"),
-        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
+        "ANSIBLE_FORKS": "2",
     }
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    command = [program, "-i", "hosts.yml", "--limit", "gpu-a", "play.yml"]
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yml", "play.yml"]
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | settings, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=os.environ | settings, capture_output=True, text=True, timeout=300, check=False
     )
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    said: list[dict[str, Any]] = json.loads(done.stdout)["plays"]
+    return said
+
+
+def results(said: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Of each node of a play the file that it would get, and the refusal; one of them is empty."""
+    files, refusals = {}, {}
+    for task in said["tasks"]:
+        for host, result in task["hosts"].items():
+            if result.get("failed") or result.get("unreachable"):
+                refusals[host] = " ".join(str(result["msg"]).split())
+            elif task["task"]["name"] == "Render":
+                files[host] = str(result["msg"])
+    return {host: (files.get(host, ""), refusals.get(host, "")) for host in files.keys() | refusals.keys()}
+
+
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """Case -> file and refusal: those of a group in one run with a node each, those of a node alone in a play each."""
+    group = {case.name: variables_of(case) for case in CASES if not case.alone}
+    (together,) = apply(tmp_path_factory.mktemp("group"), group, [play("gpu_nodes", {})])
+    found = results(together)
+    alone = [case for case in CASES if case.alone]
+    plays = [play("gpu-a", variables_of(case)) for case in alone]
+    said = apply(tmp_path_factory.mktemp("alone"), {"gpu-a": {}}, plays)
+    return found | {case.name: results(one)["gpu-a"] for case, one in zip(alone, said, strict=True)}
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -72,81 +171,28 @@ def environment(folder: Path) -> dict[str, str]:
     return {name: value for name, value in pairs.items() if name not in ("PATH", "PWD", "_", "SHLVL", "OLDPWD")}
 
 
-@pytest.mark.parametrize(
-    ("kind", "hosts", "variables", "wanted"),
-    [
-        ("none", 2, {}, {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=lo"}),
-        (
-            "infiniband",
-            2,
-            {},
-            {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_IB_HCA": "=mlx5_0,mlx5_3"},
-        ),
-        (
-            "efa",
-            2,
-            {"nccl_efa_library_dirs": ["/opt/amazon/ofi-nccl/lib"], "nccl_debug": "INFO"},
-            {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "=lo", "LD_LIBRARY_PATH": "/opt/amazon/ofi-nccl/lib"},
-        ),
-        ("infiniband", 1, {}, {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=lo"}),
-        (
-            "none",
-            1,
-            {
-                "nccl_cuda_device_max_connections": 1,
-                "nccl_extra": {"NCCL_IB_TIMEOUT": 22, "NCCL_DEBUG": 'quo"te $HOME'},
-            },
-            {
-                "NCCL_SOCKET_IFNAME": "=lo",
-                "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-                "NCCL_IB_TIMEOUT": "22",
-                "NCCL_DEBUG": 'quo"te $HOME',
-            },
-        ),
-    ],
-    ids=["sockets", "infiniband", "efa", "one node of InfiniBand", "switches"],
-)
+@pytest.mark.parametrize("case", WRITTEN, ids=[case.name for case in WRITTEN])
 def test_a_profile_sets_what_it_needs_and_nothing_else(
-    tmp_path: Path, kind: str, hosts: int, variables: dict[str, Any], wanted: dict[str, str]
+    tmp_path: Path, applied: dict[str, tuple[str, str]], case: Case
 ) -> None:
-    code, output = apply(tmp_path, kind, hosts, **variables)
-    assert code == 0, output
-    assert environment(tmp_path) == wanted
+    text, refusal = applied[case.name]
+    assert refusal == ""
+    (tmp_path / "nccl.env").write_text(text)
+    assert environment(tmp_path) == case.wanted
 
 
-def test_every_setting_is_written_with_its_reason_and_source(tmp_path: Path) -> None:
-    apply(tmp_path, "infiniband")
-    lines = (tmp_path / "nccl.env").read_text().splitlines()
+def test_every_setting_is_written_with_its_reason_and_source(applied: dict[str, tuple[str, str]]) -> None:
+    lines = applied["infiniband"][0].splitlines()
     settings = [number for number, line in enumerate(lines) if line and not line.startswith("#")]
     assert len(settings) == 3
     assert all(lines[number - 1].startswith("# ") and lines[number - 1].endswith(")") for number in settings)
 
 
-@pytest.mark.parametrize(
-    ("kind", "variables", "message"),
-    [
-        ("infiniband", {"fleet_fabric": {"kind": "infiniband", "devices": []}}, "nccl_hcas of gpu-a is empty"),
-        ("infiniband", {"nccl_extra": {"NCCL_IB_GID_INDEX": 3}}, "for RoCE only"),
-        ("efa", {"vllm_environment": {"FI_PROVIDER": "efa"}}, "FI_PROVIDER is set in vllm_environment"),
-        ("none", {"nccl_extra": {"RDMAV_FORK_SAFE": 1}}, "breaks newer kernels"),
-        ("none", {"nccl_extra": {"not a name": 1}}, "letters, digits and underscores"),
-        ("none", {"nccl_cuda_device_max_connections": 33}, "wanted is 1 to 32"),
-        ("none", {"fleet_private_address": "192.0.2.9"}, "No interface of gpu-a holds 192.0.2.9"),
-    ],
-)
-def test_what_does_harm_or_makes_no_sense_is_refused(
-    tmp_path: Path, kind: str, variables: dict[str, Any], message: str
-) -> None:
-    code, output = apply(tmp_path, kind, **variables)
-    assert code != 0
-    assert message in output
-    assert not (tmp_path / "nccl.env").exists()
-
-
-def test_a_harmful_setting_can_be_wanted_all_the_same(tmp_path: Path) -> None:
-    code, output = apply(tmp_path, "none", nccl_extra={"NCCL_NVLS_ENABLE": 0}, nccl_allow=["NCCL_NVLS_ENABLE"])
-    assert code == 0, output
-    assert environment(tmp_path)["NCCL_NVLS_ENABLE"] == "0"
+@pytest.mark.parametrize("case", REFUSED, ids=[case.name for case in REFUSED])
+def test_what_does_harm_or_makes_no_sense_is_refused(applied: dict[str, tuple[str, str]], case: Case) -> None:
+    text, refusal = applied[case.name]
+    assert case.refused in refusal
+    assert text == ""
 
 
 def test_the_defaults_hold_a_value_for_every_profile_that_a_setting_names() -> None:
