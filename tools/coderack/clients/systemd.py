@@ -76,7 +76,8 @@ class Systemd:
         except OSError as error:
             raise SystemdError(f"{self.systemctl} cannot be run: {error.strerror}") from error
         try:
-            out, err = await asyncio.wait_for(process.communicate(), self.timeout)
+            async with asyncio.timeout(self.timeout):
+                out, err = await process.communicate()
         except TimeoutError:
             raise SystemdError(f"systemctl {arguments[0]} has not answered in {self.timeout:g} s") from None
         finally:

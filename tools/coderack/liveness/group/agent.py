@@ -75,8 +75,10 @@ class Agent:
                     self._tick(time.monotonic())
                     notify("WATCHDOG=1")
                     self._wake.clear()
+                    # Not wait_for: before Python 3.12 it may swallow a cancellation.
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._wake.wait(), self.settings.poll)
+                        async with asyncio.timeout(self.settings.poll):
+                            await self._wake.wait()
 
     @staticmethod
     async def _forever(server: asyncio.Server) -> None:

@@ -253,7 +253,7 @@ def _down(settings: Settings, state: State, view: View) -> Decision:
         text = f"{', '.join(busy)}: the engine runs though the group is {state.phase}; it is stopped again"
         return Decision(_to_stop(state, view, orderly=False), (text,))
     if missing:
-        return _rest(state, Phase.WAITING, view, f"{', '.join(missing)} must say that it has stopped; it is silent")
+        return _rest(state, Phase.WAITING, view, f"not told yet by {', '.join(missing)} that it has stopped")
     if state.wanted is Verb.STOP:
         return _rest(state, Phase.STOPPED, view, "every engine is stopped, until `coderack group start`")
     if view.now < state.not_before:
@@ -284,7 +284,7 @@ def _fail(settings: Settings, state: State, view: View, reason: Reason, member: 
         )
         return Decision(replace(_enter(_raised(state, view), Phase.GIVEN_UP, view), orderly=False), (line,))
     pause = min(settings.backoff_max, settings.backoff * 2 ** (used - 1)) if used else 0.0
-    line = f"{text}. The whole group restarts: every engine stops first"
+    line = f"{text}. All go down, then all start as one"
     return Decision(replace(_to_stop(state, view, orderly=False), not_before=view.now + pause), (line,))
 
 

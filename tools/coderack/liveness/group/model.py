@@ -68,8 +68,8 @@ class Started:
 class Record:
     """What a member keeps on disk."""
 
-    # The highest epoch that is over for this member: it never starts for it, or an older one, again. -1: no notes, so that
-    # even before the first epoch a member is stopped and says so.
+    # The highest epoch that is over for this member: it never starts for it, or an older one, again. -1: no notes, so
+    # that even before the first epoch a member is stopped and says so.
     fence: int = -1
     started: Started | None = None
 

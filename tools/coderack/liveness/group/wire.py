@@ -106,7 +106,7 @@ async def _ask(address: str, port: int, path: str, body: Mapping[str, Any], secr
     seal = dict(head.headers).get(b"coderack-signature", b"").decode(errors="replace")
     if not hmac.compare_digest(seal, _signature(secret, b"answer", nonce.encode(), answer)):
         raise NotTrusted(
-            f"{address}:{port} answered {head.status_code} without the group's signature; wanted one secret on all nodes"
+            f"{address}:{port} answered {head.status_code} without the group's signature; is the secret the same?"
         )
     return _object(answer)
 
@@ -125,7 +125,8 @@ async def serve(address: str, port: int, secret: bytes, handler: Handler, log: C
         finally:
             writer.close()
             with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(writer.wait_closed(), 1)
+                async with asyncio.timeout(1):
+                    await writer.wait_closed()
 
     return await asyncio.start_server(connected, address, port, limit=_MAX_HEADERS)
 
