@@ -83,6 +83,7 @@ class World:
 
     def __init__(self, names: tuple[str, ...] = ("a", "b"), settings: Settings = SETTINGS) -> None:
         self.settings, self.names = settings, names
+        self.enabled = False  # units start by themselves at boot
         self.loading = 3.0  # seconds from start to answer
         self.now = 1000.0
         self.wall = 1.7e9
@@ -127,6 +128,8 @@ class World:
     def power_on(self, node: Node) -> None:
         if not node.powered:
             node.powered, node.boot, node.booted = True, node.boot + 1, self.now
+            if self.enabled:
+                node.launch(self.now, None)
             self.agent_up(node)
 
     def command(self, verb: Callable[[State, decide.View], decide.Decision]) -> None:
@@ -243,7 +246,8 @@ class World:
             node.end("failed", "signal")
 
     def check_start(self, node: Node, epoch: int) -> None:
-        assert (node.name, epoch) not in self.started, f"{node.name} starts twice for epoch {epoch}"
+        # When the head's notes and those of the only member that knew are lost, a number may come again.
+        assert self.torn or (node.name, epoch) not in self.started, f"{node.name} starts twice for epoch {epoch}"
         self.started.append((node.name, epoch))
         for other in self.nodes.values():
             assert not (other.processes and other.epoch is not None and other.epoch != epoch), (

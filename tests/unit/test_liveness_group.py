@@ -84,8 +84,10 @@ def test_a_short_reboot_ends_in_a_new_epoch(name: str) -> None:
     assert reason(world) is Reason.NODE_REBOOTED
 
 
-def test_all_nodes_rebooted_together_come_back() -> None:
+@pytest.mark.parametrize("enabled", [False, True])
+def test_all_nodes_rebooted_together_come_back(enabled: bool) -> None:
     world = running()
+    world.enabled = enabled
     for node in world.nodes.values():
         world.power_off(node)
     world.tick(30)
@@ -210,8 +212,10 @@ def test_engines_that_somebody_started_are_taken_over_by_a_group_that_had_given_
     assert world.until(world.as_one)
 
 
-def test_a_group_that_had_given_up_stays_so_over_reboots() -> None:
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_group_that_had_given_up_stays_so_over_reboots(enabled: bool) -> None:
     world = given_up()
+    world.enabled = enabled
     for node in world.nodes.values():
         world.power_off(node)
         world.power_on(node)
@@ -461,14 +465,16 @@ def inflict(world: World, fault: str, name: str) -> None:
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from([("a", "b"), ("a", "b", "c")]),
+    st.booleans(),
     st.lists(
         st.tuples(st.sampled_from((*FAULTS, *VERBS)), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=14
     ),
 )
 def test_whatever_breaks_in_whatever_order_it_ends_as_one_or_given_up(
-    names: tuple[str, ...], faults: list[tuple[str, int, int]]
+    names: tuple[str, ...], enabled: bool, faults: list[tuple[str, int, int]]
 ) -> None:
     world = running(names)
+    world.enabled = enabled
     for fault, index, pause in faults:
         inflict(world, fault, names[index % len(names)])
         world.tick(pause)

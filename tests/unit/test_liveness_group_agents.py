@@ -32,7 +32,9 @@ def test_an_engine_that_is_killed_takes_all_with_it_and_all_come_back(tmp_path: 
         rig.kill("b")
         await rig.until(lambda: rig.as_one(2))
         assert not set(before) & set(rig.invocations())
-        assert any("the engine failed (result signal). All go down, then all start as one" in line for line in rig.lines)
+        assert any(
+            "the engine failed (result signal). All go down, then all start as one" in line for line in rig.lines
+        )
         text = (tmp_path / "a" / "group.prom").read_text()
         assert 'coderack_group_restarts_total{reason="engine_failed"} 1' in text
         assert 'coderack_group_state{state="running"} 1' in text

@@ -33,22 +33,28 @@ _ASK_S = 5.0
 _EXIT = {"running": Exit.HOLDS, "not-running": Exit.DOES_NOT_HOLD, "unknown": Exit.UNKNOWN}
 
 
-def _load(path: Path) -> "tuple[GroupConfig, bytes]":
+def _load(path: Path, *, with_secret: bool = True) -> "tuple[GroupConfig, bytes]":
     from coderack.liveness.group import config  # noqa: PLC0415
 
     try:
         loaded = config.load(path)
-        return loaded, config.secret(loaded.secret_file)
+        return loaded, config.secret(loaded.secret_file) if with_secret else b""
     except SpecError as error:
         fail(Exit.BAD_INPUT, error)
 
 
 @app.command()
-def agent(config: ConfigOption = CONFIG) -> None:
+def agent(
+    config: ConfigOption = CONFIG,
+    check: Annotated[bool, typer.Option("--check", help="Only check the configuration, without the secret.")] = False,
+) -> None:
     """Run this node's agent, as coderack-group.service does. Ending it leaves the engine alone.
 
     Example: coderack group agent --config /etc/coderack/group.json
     """
+    if check:
+        _load(config, with_secret=False)
+        return
     from coderack.fleet.files import Locked  # noqa: PLC0415
     from coderack.liveness.group.agent import Agent  # noqa: PLC0415
 

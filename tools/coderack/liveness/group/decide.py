@@ -89,11 +89,16 @@ def loaded(state: State | None, now: float) -> State:
     return replace(state, phase=Phase.GATHERING, before=before, since=now)
 
 
+def _at_rest(state: State) -> bool:
+    return state.before is Phase.GIVEN_UP or state.wanted is Verb.STOP
+
+
 def moved_to_this_boot(state: State, saved_at: float, now: float) -> State:
     """Times of another boot's clock. How long the machine was off is not counted: the budget recovers while it runs."""
     shift = now - saved_at
     return replace(
         state,
+        rebooted=True,
         since=state.since + shift,
         not_before=state.not_before + shift,
         failed_at=None if state.failed_at is None else state.failed_at + shift,
@@ -162,7 +167,8 @@ def _gathering(settings: Settings, state: State, view: View) -> Decision:
         # Whoever answers with tokens has all its members, whatever the agents can't say to each other.
         if view.absent(long, state.since) <= settings.lost_after or view.probe.state is ProbeState.UP:
             return Decision(state)
-    elif (adopted := _adoptable(settings, view)) is not None:
+    # A group that is to rest is not woken by units that systemd starts at boot, but by whoever starts them later.
+    elif not (state.rebooted and _at_rest(state)) and (adopted := _adoptable(settings, view)) is not None:
         return _adopt(state, view, adopted)
     if (rest := _back_to_rest(state, view)) is not None:
         return rest
@@ -293,7 +299,7 @@ def _to_stop(state: State, view: View, *, orderly: bool) -> State:
 
 
 def _enter(state: State, phase: Phase, view: View) -> State:
-    return replace(state, phase=phase, since=view.now, before=None)
+    return replace(state, phase=phase, since=view.now, before=None, rebooted=False)
 
 
 def _raised(state: State, view: View) -> State:

@@ -123,6 +123,7 @@ class State:
     since: float = 0.0  # when the phase began
     wanted: Verb = Verb.RUN  # the operator's wish: run or stop
     before: Phase | None = None  # GATHERING: the phase on disk, to go back to
+    rebooted: bool = False  # GATHERING: the head's node has booted since
     adopted: Mapping[str, str] = field(default_factory=dict)  # invocations that were running when the epoch began
     orderly: bool = False  # STOPPING: the head first, so that it ends running requests while the others still compute
     counted: bool = False  # the next start comes out of the budget
