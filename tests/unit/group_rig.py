@@ -19,8 +19,8 @@ from coderack.liveness.group.model import Phase, Record
 SECRET = b"0123456789abcdef0123456789abcdef"
 # Loose enough for a machine that is busy with other things.
 TIMING: dict[str, float] = {
-    "poll": 0.1,
-    "lost_after": 1.2,
+    "poll": 0.07,
+    "lost_after": 1.0,
     "ready_timeout": 8,
     "restarts": 3,
     "window": 100,
@@ -150,16 +150,20 @@ class Rig:
                 self.kill(name)
 
     async def _probe(self) -> None:
-        began = time.monotonic()
+        began, token, token_at = time.monotonic(), 0.0, 0.0
         while True:
             states = [self.active(name) for name in self.names]
             if set(states) != {"active"}:
                 began = time.monotonic()
-            up = time.monotonic() - began > 0.15
+            if time.monotonic() - began > 0.1:
+                token, token_at = time.monotonic(), time.time()
+            up = time.monotonic() - token < 0.3  # it needs a few failed rounds before it says more
             if not self.blind:
                 state = "up" if up else "down" if "active" in states else "stopped"
                 file = self.folder / "probe.json.new"
-                file.write_text(json.dumps({"schema": "coderack.probe/1", "time": time.time(), "state": state}))
+                ranks = [{"rank": 0, "last_token": token_at or None}]
+                body = {"schema": "coderack.token-probe/1", "time": time.time(), "state": state, "ranks": ranks}
+                file.write_text(json.dumps(body))
                 file.rename(self.folder / "probe.json")
             await asyncio.sleep(0.05)
 

@@ -36,7 +36,8 @@ SETTINGS = Settings(
     probe_max_age=4,
     probe_down_for=2,
 )
-STOPPING_S = 2
+# A probe needs so many failed rounds before it says more than `up`.
+STOPPING_S, PROBE_LAG_S = 2, 3
 
 
 @dataclass
@@ -51,6 +52,9 @@ class Node:
     member: Member | None = None  # None: the agent does not run
     order: Order = field(default_factory=lambda: Order(Verb.HOLD))
     contact: float = 0.0
+    lag: int = 0  # seconds that a report takes to the head, and its order back
+    reports: list[Report] = field(default_factory=list)
+    coming: list[Order] = field(default_factory=list)
     active: str = "inactive"
     result: str = "success"
     invocation: int = 0
@@ -84,6 +88,7 @@ class World:
     def __init__(self, names: tuple[str, ...] = ("a", "b"), settings: Settings = SETTINGS) -> None:
         self.settings, self.names = settings, names
         self.enabled = False  # units start by themselves at boot
+        self.token = 0.0  # when every rank last answered
         self.loading = 3.0  # seconds from start to answer
         self.now = 1000.0
         self.wall = 1.7e9
@@ -111,6 +116,7 @@ class World:
             return
         node.member = Member(node.disk or Record())
         node.order, node.contact = Order(Verb.HOLD), self.clock(node)
+        node.reports, node.coming = [], []
         if node is self.head:
             now, state = self.clock(node), None
             if self.saved is not None:
@@ -170,6 +176,8 @@ class World:
         # Engines that were not started as one do not answer as one.
         spread = max(node.began for node in units) - min(node.began for node in units)
         if loaded and linked and (len(together) == 1 and (together != {None} or spread <= 2)):
+            self.token = self.now
+        if self.now - self.token < PROBE_LAG_S:
             said = ProbeState.UP
         elif alone:
             said = ProbeState.STOPPED
@@ -181,7 +189,7 @@ class World:
         if self.blind:
             said = ProbeState.UNKNOWN
         since = self.probe.since if self.probe.state is said else now
-        self.probe = Probe(said, since, self.probe.updated if self.blind else now, "")
+        self.probe = Probe(said, since, self.probe.updated if self.blind else now, "", self.token - self.head.booted)
 
     def talk(self, node: Node) -> None:
         if node.member is None or not (node.linked and self.head.linked and self.head.powered):
@@ -189,13 +197,16 @@ class World:
         node.contact = self.clock(node)
         if self.head.member is not None:
             self.hear(node)
-            node.order = self.orders.get(node.name, Order(Verb.HOLD))
+            node.coming.append(self.orders.get(node.name, Order(Verb.HOLD)))
+            while len(node.coming) > node.lag:
+                node.order = node.coming.pop(0)
 
     def hear(self, node: Node) -> None:
         assert node.member is not None
         now = self.clock(self.head)
-        report = Report(node.name, str(node.boot), node.member.record, node.unit(self.now))
-        self.heard[node.name] = Heard(report, now, now)
+        node.reports.append(Report(node.name, str(node.boot), node.member.record, node.unit(self.now)))
+        while len(node.reports) > node.lag:
+            self.heard[node.name] = Heard(node.reports.pop(0), now, now)
 
     def apply(self, decision: decide.Decision) -> None:
         before = self.state
@@ -259,7 +270,7 @@ class World:
     def heal(self) -> None:
         self.blind = False
         for node in self.nodes.values():
-            node.linked, node.disk_full, node.dies_before_action = True, False, False
+            node.linked, node.disk_full, node.dies_before_action, node.lag = True, False, False, 0
             self.power_on(node)
             self.agent_up(node)
 

@@ -261,6 +261,18 @@ def test_a_member_whose_notes_are_torn_is_stopped_before_it_starts() -> None:
     assert world.state.counts["not_as_one"] == 1
 
 
+def test_a_member_without_notes_does_not_start_after_it_was_lost_either() -> None:
+    world = running()
+    for node in world.nodes.values():
+        world.power_off(node)
+    world.nodes["b"].disk = None
+    world.power_on(world.nodes["b"])
+    world.tick(int(SETTINGS.lost_after) + 5)
+    world.power_on(world.head)
+    assert world.until(world.as_one)
+    assert world.state.epoch == 2
+
+
 def test_nothing_is_ordered_that_is_not_on_disk() -> None:
     world = running()
     world.head.disk_full = True
@@ -430,7 +442,21 @@ def test_what_a_report_means_to_a_head_at_epoch_7(record: Record, unit: Unit | N
 
 # --- anything, in any order ---
 
-FAULTS = ("crash", "exit", "hand", "power", "agent", "midway", "link", "record", "state", "disk", "blind", "clock")
+FAULTS = (
+    "crash",
+    "exit",
+    "hand",
+    "power",
+    "agent",
+    "midway",
+    "link",
+    "lag",
+    "record",
+    "state",
+    "disk",
+    "blind",
+    "clock",
+)
 VERBS = {"start": decide.start, "stop": decide.stop, "restart": decide.restart}
 
 
@@ -449,6 +475,8 @@ def inflict(world: World, fault: str, name: str) -> None:
             node.dies_before_action = True
         case "link":
             node.linked = not node.linked
+        case "lag":
+            node.lag = 2 - node.lag
         case "record" if node.member is None:
             node.disk = None
         case "state" if world.head.member is None:
@@ -462,12 +490,14 @@ def inflict(world: World, fault: str, name: str) -> None:
             world.command(VERBS[fault])
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from([("a", "b"), ("a", "b", "c")]),
     st.booleans(),
     st.lists(
-        st.tuples(st.sampled_from((*FAULTS, *VERBS)), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=14
+        st.tuples(st.sampled_from((*FAULTS, *LOSSES, *VERBS)), st.integers(0, 2), st.integers(0, 9)),
+        min_size=1,
+        max_size=14,
     ),
 )
 def test_whatever_breaks_in_whatever_order_it_ends_as_one_or_given_up(

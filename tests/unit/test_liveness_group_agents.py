@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coderack.liveness.group import store, wire
-from coderack.liveness.group.model import Phase, Report
+from coderack.liveness.group import probe, store, wire
+from coderack.liveness.group.model import Phase, Probe, ProbeState, Report
 
 from .group_rig import SECRET, Proxy, Rig
 
@@ -225,3 +225,62 @@ def test_damaged_notes_are_reported_and_not_believed(tmp_path: Path, text: str) 
     record, why = store.load_record(tmp_path)
     assert record is None
     assert "damaged" in why
+
+
+PROBE = {"time": 1000.0, "state": "up", "ranks": [{"rank": 0, "last_token": 999.0}, {"rank": 1, "last_token": 996.0}]}
+
+
+def read_probe(path: Path, before: Probe, stamp: float | None, now: float, wall: float) -> tuple[Probe, float | None]:
+    return probe.read(path, before, stamp, 30.0, now, wall)
+
+
+def test_the_probes_word_is_as_old_as_its_last_change_by_the_readers_own_clock(tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(PROBE))
+    first, stamp = read_probe(path, Probe(), None, 50.0, 1001.0)
+    assert (first.state, first.since, first.token_at) == (ProbeState.UP, 50.0, 46.0)
+    later, stamp = read_probe(path, first, stamp, 70.0, 9e9)  # the clock was set, the file is 20 s old
+    assert (later.state, later.token_at) == (ProbeState.UP, 46.0)
+    old, stamp = read_probe(path, later, stamp, 81.0, 1001.0)
+    assert (old.state, old.since) == (ProbeState.UNKNOWN, 81.0)
+    path.write_text(json.dumps({**PROBE, "time": 5.0, "state": "down"}))  # set back: news all the same
+    assert read_probe(path, old, stamp, 82.0, 5.0)[0].state is ProbeState.DOWN
+
+
+def test_a_file_that_was_old_at_the_first_sight_is_not_believed_until_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(PROBE))
+    first, stamp = read_probe(path, Probe(), None, 50.0, 5000.0)
+    again, stamp = read_probe(path, first, stamp, 51.0, 5000.0)
+    assert (first.state, again.state) == (ProbeState.UNKNOWN, ProbeState.UNKNOWN)
+    path.write_text(json.dumps({**PROBE, "time": 1005.0}))
+    assert read_probe(path, again, stamp, 52.0, 5000.0)[0].state is ProbeState.UP
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", '{"time": "x", "state": "up"}', '{"time": 1, "state": "fine"}', '{"time": 1e999}'),
+        *('{"time": 1, "state": "up", "ranks": [1]}', '{"time": 1, "state": "up", "ranks": [{"last_token": "x"}]}'),
+    ],
+)
+def test_a_file_that_is_not_to_be_understood_is_unknown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "probe.json").write_text(text)
+    assert read_probe(tmp_path / "probe.json", Probe(), None, 50.0, 1.0)[0].state is ProbeState.UNKNOWN
+
+
+def test_a_rank_that_never_gave_a_token_is_no_rank_that_is_up(tmp_path: Path) -> None:
+    (tmp_path / "probe.json").write_text(json.dumps({**PROBE, "ranks": [{"rank": 0, "last_token": None}]}))
+    assert read_probe(tmp_path / "probe.json", Probe(), None, 50.0, 1000.0)[0].token_at == float("-inf")
+
+
+def test_a_head_whose_port_is_taken_says_so(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def run() -> None:
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", rig.port):
+            rig.up("a")
+            with pytest.raises(OSError, match="address already in use"):
+                await rig.agents["a"]
+
+    asyncio.run(run())

@@ -81,10 +81,12 @@ class Systemd:
         except TimeoutError:
             raise SystemdError(f"systemctl {arguments[0]} has not answered in {self.timeout:g} s") from None
         finally:
-            # Also when this task is cancelled. Not waited for: what hangs in the kernel would hang us too.
+            # Also when this task is cancelled. Not waited for without an end: what hangs in the kernel would hang us.
             if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, TimeoutError):
                     process.kill()
+                    async with asyncio.timeout(1):
+                        await process.wait()
         if process.returncode != 0:
             said = err.decode(errors="replace").strip() or f"exit code {process.returncode}"
             raise SystemdError(f"systemctl {arguments[0]}: {said[:400]}")

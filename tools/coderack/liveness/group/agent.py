@@ -62,13 +62,13 @@ class Agent:
         with files.lock(self.config.state_dir / "lock"):
             role = "decides" if self.config.is_head else f"follows {self.config.head.name}"
             self._log(f"{self.config.member} of group {self.config.group}: {role}; {', '.join(self.config.names)}")
+            # Before the tasks, whose errors would come as a group of errors.
+            server = None
+            if self.config.is_head:
+                here = self.config.head.address
+                server = await wire.serve(here, self.config.port, self._secret, self._answer, self._log_once)
             async with asyncio.TaskGroup() as tasks:
-                if self.config.is_head:
-                    here = self.config.head.address
-                    server = await wire.serve(here, self.config.port, self._secret, self._answer, self._log_once)
-                    tasks.create_task(self._forever(server))
-                else:
-                    tasks.create_task(self._follow())
+                tasks.create_task(self._follow() if server is None else self._forever(server))
                 tasks.create_task(self._observe())
                 notify("READY=1")
                 while True:
@@ -208,7 +208,7 @@ class Agent:
                 if error.refused:  # the head's node is there and its agent away for a moment: no reason to stop
                     self._contact = time.monotonic()
                 self._complain("head", f"the head's agent is not reached: {error}")
-            except (wire.NotTrusted, ValidationError, KeyError, TypeError) as error:
+            except (wire.NotTrusted, ValueError, KeyError, TypeError) as error:
                 self._complain("head", f"the head's answer is not to be used: {str(error).splitlines()[0]}")
             if taken:
                 # A report changes at once when something happened; between them the pace is `poll`.

@@ -230,8 +230,7 @@ def _together(settings: Settings, state: State, view: View) -> Decision:
 
 def _starting(settings: Settings, state: State, view: View, all_run: bool) -> Decision:
     took = view.now - state.since
-    # The last word on the epoch before is not one on this.
-    probe = view.probe.state if view.probe.updated > state.since else ProbeState.UNKNOWN
+    probe = _word_on_this_epoch(settings, state, view.probe)
     if all_run and probe is ProbeState.UP:
         recovery = state.recovery if state.failed_at is None else view.now - state.failed_at
         after = "" if state.failed_at is None else f", {recovery:.0f} s after the failure was noticed"
@@ -247,6 +246,17 @@ def _starting(settings: Settings, state: State, view: View, all_run: bool) -> De
         text = f"no answer from every rank within {settings.ready_timeout:g} s, the token probe says {probe}"
         return _fail(settings, state, view, Reason.NOT_READY, view.members[0], text)
     return Decision(state)  # nobody can tell, and that alone is no reason to restart
+
+
+def _word_on_this_epoch(settings: Settings, state: State, probe: Probe) -> ProbeState:
+    """A probe says `up` until several rounds have failed, so after a quick restart still of the engines before.
+
+    What counts is a token since the start; its time is known to within one poll.
+    """
+    if probe.updated <= state.since:
+        return ProbeState.UNKNOWN
+    old = probe.token_at is not None and probe.token_at - settings.poll <= state.since
+    return ProbeState.STARTING if probe.state is ProbeState.UP and old else probe.state
 
 
 def _down(settings: Settings, state: State, view: View) -> Decision:

@@ -49,7 +49,8 @@ def step(
         return Step(member)
     member = _seen(member, unit, boot, now)
     if silent > settings.lost_after:
-        epoch = member.record.started.epoch if member.record.started else 0
+        # Without notes of a start there is none to end, and a fence would look like one that the head has ordered.
+        epoch = member.record.started.epoch if member.record.started else member.record.fence
         alone = Order(Verb.STOP, epoch, kill_after=settings.kill_after)
         line = (
             f"the head has not been reached for {silent:.0f} s, and this node is of no use alone: stopping its engine"

@@ -161,6 +161,8 @@ class Probe:
     since: float = 0.0  # when this agent first saw this state without a break
     updated: float = 0.0  # when this agent saw the last news
     why: str = "no file yet"
+    # When the rank that is furthest behind last gave a token; None where the file does not tell.
+    token_at: float | None = None
 
 
 @dataclass(frozen=True)

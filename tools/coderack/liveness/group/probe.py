@@ -1,6 +1,7 @@
 """Reads what the token probe leaves in its file, and says how long it has said so."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def read(
         with path.open("rb") as file:
             body = json.loads(file.read(_MAX_BYTES))
         said, state = float(body["time"]), ProbeState(body["state"])
+        ago = _token_ago(body.get("ranks"), said)
     except FileNotFoundError:
         return _unknown(before, f"there is no {path}", now), stamp
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -30,7 +32,14 @@ def read(
     if now - updated > max_age or (stamp is None and not news):
         return replace(_unknown(before, f"{path} is older than {max_age:g} s", now), updated=before.updated), said
     since = before.since if before.state is state else now
-    return Probe(state, since, updated, ""), said
+    return Probe(state, since, updated, "", None if ago is None else updated - ago), said
+
+
+def _token_ago(ranks: object, said: float) -> float | None:
+    """Seconds from the last token of the rank that is furthest behind to `said`; infinity for a rank without one."""
+    if not isinstance(ranks, list) or not ranks or not all("last_token" in rank for rank in ranks):
+        return None
+    return max(math.inf if rank["last_token"] is None else said - float(rank["last_token"]) for rank in ranks)
 
 
 def _unknown(before: Probe, why: str, now: float) -> Probe:
