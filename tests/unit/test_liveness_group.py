@@ -442,22 +442,10 @@ def test_what_a_report_means_to_a_head_at_epoch_7(record: Record, unit: Unit | N
 
 # --- anything, in any order ---
 
-FAULTS = (
-    "crash",
-    "exit",
-    "hand",
-    "power",
-    "agent",
-    "midway",
-    "link",
-    "lag",
-    "record",
-    "state",
-    "disk",
-    "blind",
-    "clock",
-)
+FAULTS = ("crash", "exit", "hand", "power", "agent", "midway", "link", "lag", "disk", "blind", "clock")
+LOSSES = ("record", "state")
 VERBS = {"start": decide.start, "stop": decide.stop, "restart": decide.restart}
+ANY = (*FAULTS, *LOSSES, *VERBS)
 
 
 def inflict(world: World, fault: str, name: str) -> None:
@@ -494,11 +482,7 @@ def inflict(world: World, fault: str, name: str) -> None:
 @given(
     st.sampled_from([("a", "b"), ("a", "b", "c")]),
     st.booleans(),
-    st.lists(
-        st.tuples(st.sampled_from((*FAULTS, *LOSSES, *VERBS)), st.integers(0, 2), st.integers(0, 9)),
-        min_size=1,
-        max_size=14,
-    ),
+    st.lists(st.tuples(st.sampled_from(ANY), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=14),
 )
 def test_whatever_breaks_in_whatever_order_it_ends_as_one_or_given_up(
     names: tuple[str, ...], enabled: bool, faults: list[tuple[str, int, int]]
