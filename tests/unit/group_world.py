@@ -37,7 +37,7 @@ SETTINGS = Settings(
     probe_down_for=2,
 )
 # A probe needs so many failed rounds before it says more than `up`.
-STOPPING_S, PROBE_LAG_S = 2, 3
+STOPPING_S, PROBE_LAG_S = 2, 8
 
 
 @dataclass

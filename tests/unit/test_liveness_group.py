@@ -135,6 +135,17 @@ def test_a_start_that_never_gets_ready_counts_as_a_failure() -> None:
     assert world.state.counts == {"engine_failed": 1, "not_ready": 1}
 
 
+def test_a_probe_that_still_says_up_of_the_engines_before_makes_nothing_ready() -> None:
+    world = running()
+    world.loading = 15.0
+    world.nodes["b"].end("failed", "signal")
+    assert world.until(lambda: world.state.epoch == 2)
+    world.tick(5)
+    assert world.state.phase is Phase.STARTING
+    assert world.until(world.as_one)
+    assert world.counted == 1
+
+
 # --- what is no reason ---
 
 
@@ -337,6 +348,16 @@ def test_the_pause_grows_with_every_restart_of_the_window() -> None:
         pauses.append(world.state.not_before - world.clock(world.head))
         assert world.until(lambda: world.state.phase is Phase.RUNNING)
     assert pauses == [0, 2, 4]
+
+
+def test_a_pause_is_waited_for() -> None:
+    world = running(settings=replace(SETTINGS, backoff=20.0, backoff_max=20.0))
+    for _ in range(2):
+        world.nodes["b"].end("failed")
+        failed = world.now
+        assert world.until(lambda: world.state.phase in (Phase.STOPPING, Phase.WAITING))
+        assert world.until(world.as_one)
+    assert world.now - failed > 20
 
 
 # --- the operator ---
