@@ -58,8 +58,11 @@ esac
 SUPERVISE = r"""#!/bin/sh
 read -r up _ </proc/uptime
 read -r id </proc/sys/kernel/random/uuid
-whole=${up%.*} part=${up#*.}
-note() { printf 'active=%s result=%s invocation=%s since=%s\n' "$1" "$2" "$id" "$whole${part}0000" >unit.new; mv unit.new unit; }
+since=${up%.*}${up#*.}0000
+note() {
+  printf 'active=%s result=%s invocation=%s since=%s\n' "$1" "$2" "$id" "$since" >unit.new
+  mv unit.new unit
+}
 sleep 300 &
 echo $! >pid
 note active success

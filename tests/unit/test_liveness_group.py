@@ -211,6 +211,21 @@ def test_engines_that_were_started_together_are_taken_over_without_a_restart() -
     assert world.counted == 0
 
 
+def test_units_that_systemd_starts_at_boot_are_waited_for_and_taken_over() -> None:
+    world = running()
+    world.enabled = True
+    for node in world.nodes.values():
+        world.power_off(node)
+        world.power_on(node)
+        node.active = "activating"
+    world.tick(10)
+    assert world.state.phase is Phase.GATHERING
+    for node in world.nodes.values():
+        node.launch(world.now, None)
+    assert world.until(world.as_one)
+    assert world.counted == 0
+
+
 def test_engines_that_were_started_far_apart_are_not() -> None:
     world = running()
     start_by_hand(world, apart=int(SETTINGS.adopt_within) + 3)

@@ -168,8 +168,12 @@ def _gathering(settings: Settings, state: State, view: View) -> Decision:
         if view.absent(long, state.since) <= settings.lost_after or view.probe.state is ProbeState.UP:
             return Decision(state)
     # A group that is to rest is not woken by units that systemd starts at boot, but by whoever starts them later.
-    elif not (state.rebooted and _at_rest(state)) and (adopted := _adoptable(settings, view)) is not None:
-        return _adopt(state, view, adopted)
+    elif not (state.rebooted and _at_rest(state)):
+        if (adopted := _adoptable(settings, view)) is not None:
+            return _adopt(state, view, adopted)
+        # What comes before the engine in its unit (a gate, a mount) takes its time after a boot.
+        if _coming(view) and view.now - state.since <= settings.stop_timeout:
+            return Decision(state)
     if (rest := _back_to_rest(state, view)) is not None:
         return rest
     if missing:
@@ -391,6 +395,12 @@ def _adoptable(settings: Settings, view: View) -> dict[str, str] | None:
         began.append(heard.at - unit.age)
         adopted[name] = unit.invocation
     return adopted if max(began) - min(began) <= settings.adopt_within else None
+
+
+def _coming(view: View) -> bool:
+    """Whether every unit runs or is on its way, and one still is."""
+    active = {unit.active if (unit := view.heard[name].report.unit) else "" for name in view.members}
+    return "activating" in active and active <= {"active", "activating"}
 
 
 def _began(view: View) -> float:
