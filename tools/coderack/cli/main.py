@@ -13,6 +13,7 @@ from coderack.cli.console import Program
 # A module has an `app` of several commands, or a function with the verb's name.
 _VERBS = {
     "fleet": "coderack.cli.fleet",
+    "group": "coderack.cli.group",
     "health": "coderack.cli.health",
     "keys": "coderack.cli.keys",
     "nccl": "coderack.cli.nccl",
