@@ -182,12 +182,42 @@ def test_the_production_topology_answers_over_both_nodes(
     assert "--headless" in command
 
 
-def test_a_fused_group_comes_back_as_one_after_a_node_died(the_lab: Lab) -> None:
-    """A lone rank cannot rejoin: the next run restarts both, not only the dead one."""
-    head_before = unit_start(the_lab, "gpu-a")
-    assert the_lab.on("gpu-b", "sudo systemctl stop vllm").code == 0
-    done = configure("-e", "vllm_profile=lab-moe-fused")
-    assert done.code == 0, done.text
-    assert unit_start(the_lab, "gpu-a") != head_before
+def serves(the_lab: Lab) -> bool:
     body: dict[str, object] = {"model": "tiny-qwen3-moe", "prompt": "SELECT", "max_tokens": 4}
-    assert ask_gateway("/v1/completions", body, api_key=key())[0] == 200
+    return ask_gateway("/v1/completions", body, api_key=key())[0] == 200
+
+
+def probe_state(the_lab: Lab) -> str:
+    state: str = json.loads(the_lab.on("gpu-a", "cat /run/coderack/probe.json").text)["state"]
+    return state
+
+
+def test_a_killed_engine_is_seen_and_the_group_comes_back_as_one_by_itself(
+    the_lab: Lab, eventually: Callable[[Callable[[], bool], float], bool]
+) -> None:
+    """A lone rank cannot rejoin: both nodes start anew, without a human."""
+    assert eventually(lambda: probe_state(the_lab) == "up", 60)
+    before = [unit_start(the_lab, node) for node in ("gpu-a", "gpu-b")]
+    assert the_lab.on("gpu-b", "sudo pkill -9 -f VLLM::EngineCore").code == 0
+    assert eventually(lambda: probe_state(the_lab) in ("down", "degraded", "starting"), 15)
+    assert eventually(lambda: the_lab.on("gpu-a", "sudo coderack group status").code == 0 and serves(the_lab), 180)
+    after = [unit_start(the_lab, node) for node in ("gpu-a", "gpu-b")]
+    assert all(old != new for old, new in zip(before, after, strict=True))
+
+
+def test_a_fused_group_whose_nodes_reboot_together_comes_back(
+    the_lab: Lab, eventually: Callable[[Callable[[], bool], float], bool]
+) -> None:
+    for node in ("gpu-b", "gpu-a"):
+        the_lab.on(node, "sudo systemctl reboot")
+    assert eventually(lambda: not serves(the_lab), 60)
+    assert eventually(lambda: the_lab.on("gpu-a", "sudo coderack group status").code == 0 and serves(the_lab), 240)
+
+
+def test_a_group_that_an_operator_stops_stays_stopped_until_it_is_started(
+    the_lab: Lab, eventually: Callable[[Callable[[], bool], float], bool]
+) -> None:
+    assert the_lab.on("gpu-a", "sudo coderack group stop --wait 100", timeout=120).code == 0
+    assert not serves(the_lab)
+    assert the_lab.on("gpu-a", "sudo coderack group start --wait 200", timeout=240).code == 0
+    assert eventually(lambda: serves(the_lab), 30)
