@@ -1,7 +1,7 @@
 """What clients notice when one of two replicas is killed, on the lab that is up with a split profile (lab-smollm2).
 
-Each round kills -9 the engine of one replica (gpu-b's and gpu-a's in turn) under load through the gateway, and counts the
-requests that failed, until when they did, and that the other replica went on serving. Then it waits until both serve again.
+Each round kills -9 the engine of one replica (of gpu-b and gpu-a in turn) under load through the gateway, and counts
+the requests that failed, until when they did, and that the other replica went on serving. Then it waits for both.
 
     tests/bench/replica_loss.py --kills 4
 
@@ -21,7 +21,8 @@ PATIENCE = 300.0
 
 
 def serving(node: str) -> bool:
-    probe = 'systemctl is-active --quiet vllm && python3 -c \'import json; print(json.load(open("/run/coderack/probe.json"))["state"])\''
+    state = 'python3 -c \'import json; print(json.load(open("/run/coderack/probe.json"))["state"])\''
+    probe = f"systemctl is-active --quiet vllm && {state}"
     return on(node, probe).strip() == "up"
 
 
