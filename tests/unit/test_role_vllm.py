@@ -132,7 +132,7 @@ def test_a_node_runs_the_link_of_its_colour(units: Units) -> None:
 
 def test_only_replicas_are_restarted_by_systemd(units: Units) -> None:
     assert (units["gpu-a"]["Restart"], units["gpu-a"]["StartLimitIntervalSec"]) == (["no"], ["0"])
-    assert units["replica-a"]["Restart"] == ["on-failure"]
+    assert units["replica-a"]["Restart"] == ["always"]
     assert units["replica-a"]["StartLimitBurst"] == ["3"]
 
 
