@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from coderack.fleet import files
-from coderack.spec.checked import SpecError
 from coderack.weights import store
 from coderack.weights.manifest import FILE_NAME
 from coderack.weights.serve import Server
@@ -224,6 +223,35 @@ def test_a_hub_that_cannot_be_reached_is_not_known(tmp_path: Path) -> None:
         from_hub("http://127.0.0.1:1", tmp_path)
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+def test_a_name_that_no_host_can_have_is_one_that_cannot_be_reached(host: str, tmp_path: Path) -> None:
+    with pytest.raises(NotKnown, match="cannot be reached"):
+        from_hub(f"http://{host}:80", tmp_path)
+    token = tmp_path / "token"
+    token.write_text("t" * 20)
+    peer = ("--peer", f"http://{host}:80", "--token-file", str(token), "--manifest-sha256", "0" * 64)
+    code, _, err = run("weights", "fetch", NAME, COMMIT, "--store", str(tmp_path), *peer)
+    assert code == 3
+    assert "cannot be reached" in err
+
+
+def test_a_record_that_a_disk_lost_is_made_anew_from_the_bytes_that_are_there(served: Served, tmp_path: Path) -> None:
+    assert run(*words(tmp_path, served))[0] == 0
+    (tmp_path / NAME / COMMIT / store.RECORD).write_text("")
+    code, out, _ = run(*words(tmp_path, served), "--json")
+    assert code == 0
+    assert json.loads(out)["network_bytes"] == 0
+
+
+def test_a_folder_in_the_place_of_current_is_named_also_when_nothing_was_to_be_switched(
+    served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / NAME / "current").mkdir(parents=True)
+    code, _, err = run(*words(tmp_path, served))
+    assert code == 1
+    assert "current is no link" in err
+
+
 @pytest.mark.parametrize(
     ("extra", "problem"),
     [
@@ -233,6 +261,7 @@ def test_a_hub_that_cannot_be_reached_is_not_known(tmp_path: Path) -> None:
         (["--s3", "bucket/x"], "s3://bucket/folder"),
         (["--peer", "http://10.0.0.1:1"], "needs --manifest-sha256"),
         (["--hub", "a/b", "--endpoint", "file:///etc"], "http(s)://host"),
+        (["--hub", "a/b", "--endpoint", "http://a b"], "http(s)://host"),
         (["--hub", "a/b", "--manifest-sha256", "abc"], "64 hexadecimal digits"),
         (["--hub", "a/b", "--token-file", "/nonexistent"], "cannot be read"),
     ],
@@ -293,10 +322,10 @@ def test_a_tag_may_be_fetched_from_a_bucket_when_its_manifest_is_pinned_and_not_
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"schema": "coderack.weights-manifest/1", "files": []}'])
-def test_a_manifest_that_is_none_is_bad_input(damage: str, tmp_path: Path) -> None:
+def test_a_manifest_in_the_store_that_is_none_proves_nothing(damage: str, tmp_path: Path) -> None:
     model = published(tmp_path, content(shards=1, size=1000))
     (model.current / FILE_NAME).write_text(damage)
-    with pytest.raises(SpecError):
+    with pytest.raises(Wrong, match="coderack weights fetch --repair"):
         store.check(model.current, COMMIT)
 
 

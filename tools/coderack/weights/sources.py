@@ -167,6 +167,7 @@ def checked_url(url: str, what: str) -> str:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.username
+        good = good and url.isprintable() and " " not in url
         _ = parts.port
     except ValueError:
         good = False
