@@ -136,6 +136,13 @@ def test_a_server_without_ranges_costs_bytes_and_no_mistake(served: Served, tmp_
     assert done.refetched == ()
 
 
+def test_a_server_whose_answers_never_end_is_hung_up_on_when_the_file_is_whole(
+    served: Served, tmp_path: Path
+) -> None:
+    served.endless = True
+    assert (from_hub(served.url, tmp_path).folder / SHARD).read_bytes() == served.files[SHARD]
+
+
 def test_a_partial_file_goes_on_where_it_ends(served: Served, tmp_path: Path) -> None:
     write(tmp_path / NAME / f"{COMMIT}.partial", {SHARD: served.files[SHARD][:60_000], "stray.safetensors": b"old"})
     done = from_hub(served.url, tmp_path)
