@@ -34,7 +34,7 @@ TINY_MOE: dict[str, Any] = {
 LAB_MODELS = {"tiny-qwen3-moe": TINY_MOE, "smollm2-135m-instruct": SMOLLM2}
 
 
-def profile(name: str, **changes: dict[str, Any]) -> ServingProfile:
+def profile(name: str, **changes: dict[str, Any] | list[str]) -> ServingProfile:
     """A profile of the repository with changed keys per part."""
     data = profile_data(name)
     for part, values in changes.items():

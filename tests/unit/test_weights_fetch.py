@@ -136,9 +136,7 @@ def test_a_server_without_ranges_costs_bytes_and_no_mistake(served: Served, tmp_
     assert done.refetched == ()
 
 
-def test_a_server_whose_answers_never_end_is_hung_up_on_when_the_file_is_whole(
-    served: Served, tmp_path: Path
-) -> None:
+def test_a_server_whose_answers_never_end_is_hung_up_on_when_the_file_is_whole(served: Served, tmp_path: Path) -> None:
     served.endless = True
     assert (from_hub(served.url, tmp_path).folder / SHARD).read_bytes() == served.files[SHARD]
 

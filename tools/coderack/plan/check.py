@@ -239,9 +239,8 @@ def _start_problems(profile: ServingProfile, gpu: GpuSpec, gpus_per_node: int) -
             f"engine_args has --no-enable-chunked-prefill and limits.max_num_batched_tokens is "
             f"{limits.max_num_batched_tokens}, wanted at least limits.max_model_len = {limits.max_model_len}, or chunks"
         )
-    stages = max(
-        (int(n) for n in values_of(profile.engine_args, "--pipeline-parallel-size") if n.isdecimal()), default=1
-    )
+    given = values_of(profile.engine_args, "--pipeline-parallel-size")
+    stages = int(given[-1]) if given and given[-1].isdecimal() and len(given[-1]) < 5 else 1
     if stages > 1 and layout.gpus_per_node * stages > gpus_per_node:
         problems.append(
             f"layout takes {layout.gpus_per_node} GPUs per node and engine_args has --pipeline-parallel-size {stages}, "
