@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -210,9 +212,11 @@ def test_repair_finds_what_looks_right_and_is_not(served: Served, tmp_path: Path
 def test_files_are_readable_by_the_engines_own_user_whatever_the_umask(served: Served, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        folder = from_hub(served.url, tmp_path).folder
+        folder = from_hub(served.url, tmp_path / "store").folder
     finally:
         os.umask(before)
+    above = (folder, folder.parent, tmp_path / "store")
+    assert {oct(place.stat().st_mode & 0o777) for place in above} == {"0o755"}
     assert {oct((folder / path).stat().st_mode & 0o777) for path in served.files} == {"0o644"}
     assert oct((folder / "original").stat().st_mode & 0o777) == "0o755"
 
@@ -303,6 +307,25 @@ def test_another_node_copies_what_is_verified_here_and_a_stranger_does_not(tmp_p
     assert code == 0
     assert json.loads(out)["network_bytes"] == sum(map(len, truth.values())) - 60_000
     assert store.check(tmp_path / "b" / NAME / COMMIT, COMMIT).manifest == found.manifest
+
+
+def test_a_copy_that_hangs_up_leaves_no_traceback_in_the_journal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = published(tmp_path, content(shards=1, size=1000))
+    server = Server("127.0.0.1", 0, store.read_verified(here.current), TOKEN)
+    served = threading.Thread(target=server.run, args=(0.3,))
+    served.start()
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.sendall(b"GET /")
+        # Closed so, the kernel sends a reset.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    served.join()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_hub_without_tls_is_not_told_to_be_trusted_for_its_list(served: Served, tmp_path: Path) -> None:
+    assert "it comes without TLS" in from_hub(served.url, tmp_path).trusted
 
 
 def test_another_node_with_another_manifest_is_refused(tmp_path: Path) -> None:

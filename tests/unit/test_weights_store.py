@@ -279,3 +279,18 @@ def test_of_many_wrong_entries_the_first_are_named_and_the_others_counted() -> N
 def test_a_file_in_the_place_of_a_folder_is_found_at_any_depth() -> None:
     with pytest.raises(ValueError, match="path a/b is a file and the folder of a/b/c/d"):
         check_paths(["a/b/c/d", "a/b"])
+
+
+def test_a_link_to_a_folder_is_a_file_that_nobody_has_verified(model: Model, tmp_path: Path) -> None:
+    (model.current / "more").symlink_to(tmp_path)
+    code, _, err = run("weights", "verify", str(model.current))
+    assert code == 1
+    assert "more is in no manifest" in err
+
+
+def test_prune_keeps_the_current_one_also_when_its_repair_was_killed(model: Model) -> None:
+    model.revision(COMMIT).rename(model.partial(COMMIT))
+    code, out, _ = run("weights", "prune", NAME, "--yes", "--store", str(model.store))
+    assert code == 0
+    assert "half repaired" in out
+    assert (model.partial(COMMIT) / SHARD).exists()

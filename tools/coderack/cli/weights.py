@@ -457,10 +457,13 @@ def _doomed(model: Model, wanted: list[str]) -> tuple[list[str], dict[str, str]]
     if unknown := [name for name in wanted if name not in there]:
         raise SpecError("REVISION", tuple(f"{name} is not in {model.folder}" for name in unknown))
     current = model.current_revision()
+    repaired = f"{current}{store.PARTIAL}" if current not in there else None
     kept = {}
     for name in wanted or there:
         if name == current:
             kept[name] = "it is the current one"
+        elif name == repaired:
+            kept[name] = "it is the current one, half repaired; fetch it again"
         elif users := store.in_use(model.folder / name):
             kept[name] = f"{', '.join(users)} reads it"
     return [name for name in wanted or there if name not in kept], kept

@@ -100,7 +100,11 @@ class Model:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Raises files.Locked, OSError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        for place in (self.store, self.folder):
+            if not place.is_dir():
+                place.mkdir(parents=True)
+                # The engine runs as a user of its own, and root's umask may be strict.
+                place.chmod(0o755)
         with files.lock(self.folder / ".lock"):
             yield
 
@@ -263,7 +267,8 @@ def walk(folder: Path) -> Iterator[str]:
     """Relative paths of all files but our own and those that git and download tools keep in hidden folders."""
     for where, folders, names in os.walk(folder, followlinks=False, onerror=_raise):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
+        # A link to a folder is not followed, so that what is behind it is not verified: it counts as a strange file.
+        for name in [*names, *(name for name in folders if (Path(where) / name).is_symlink())]:
             path = (Path(where) / name).relative_to(folder).as_posix()
             if path not in OWN and not name.startswith("."):
                 yield path
