@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,12 @@ def test_a_record_torn_at_the_end_does_not_spoil_the_next_one(node: Simulated) -
     assert _ids(node) == ["history-damaged warning"]
     node.state.set("gpu.3.link.5.recovery", 3)
     assert _ids(node) == ["nvlink-recovery critical"], "the increase since the pass before is known"
+
+
+@pytest.mark.parametrize("body", [b"5", b"null", b'["base"]', b"[" * 100_000])
+def test_a_record_in_full_that_is_none_of_ours_is_damage_and_not_the_end(body: bytes, tmp_path: Path) -> None:
+    (tmp_path / state.FILE).write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))
+    assert state.load(tmp_path).damaged == 1
 
 
 def test_a_history_that_is_no_history_is_reported_and_replaced(node: Simulated) -> None:

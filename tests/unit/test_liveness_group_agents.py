@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coderack.liveness.group import probe, store, wire
-from coderack.liveness.group.model import Phase, Probe, ProbeState, Report
+from coderack.liveness.group.model import Phase, Probe, ProbeState, Report, State
 
 from .group_rig import SECRET, Proxy, Rig
 
@@ -227,6 +227,15 @@ def test_damaged_notes_are_reported_and_not_believed(tmp_path: Path, text: str) 
     assert "damaged" in why
 
 
+def test_a_time_that_no_clock_shows_is_damage(tmp_path: Path) -> None:
+    store.save_state(tmp_path, State(), "another boot")
+    path = tmp_path / store.STATE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"at": 10**400}))
+    state, why = store.load_state(tmp_path, "boot")
+    assert state is None
+    assert "damaged" in why
+
+
 PROBE = {"time": 1000.0, "state": "up", "ranks": [{"rank": 0, "last_token": 999.0}, {"rank": 1, "last_token": 996.0}]}
 
 
@@ -261,6 +270,7 @@ def test_a_file_that_was_old_at_the_first_sight_is_not_believed_until_it_changes
     "text",
     [
         *("", "{", "[]", "null", '{"time": "x", "state": "up"}', '{"time": 1, "state": "fine"}', '{"time": 1e999}'),
+        *('{"time": NaN, "state": "up"}', f'{{"time": {10**400}, "state": "up"}}'),
         *('{"time": 1, "state": "up", "ranks": [1]}', '{"time": 1, "state": "up", "ranks": [{"last_token": "x"}]}'),
     ],
 )

@@ -34,7 +34,7 @@ TINY_MOE: dict[str, Any] = {
 LAB_MODELS = {"tiny-qwen3-moe": TINY_MOE, "smollm2-135m-instruct": SMOLLM2}
 
 
-def profile(name: str, **changes: dict[str, Any]) -> ServingProfile:
+def profile(name: str, **changes: dict[str, Any] | list[str]) -> ServingProfile:
     """A profile of the repository with changed keys per part."""
     data = profile_data(name)
     for part, values in changes.items():
@@ -284,3 +284,46 @@ NOTES: dict[str, tuple[ServingProfile, str, str]] = {
 @pytest.mark.parametrize(("asked", "gpu", "note"), NOTES.values(), ids=NOTES.keys())
 def test_what_the_figures_do_not_say_is_noted(asked: ServingProfile, gpu: str, note: str) -> None:
     assert note in " ".join(judged(asked, gpu=gpu).notes)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["--moe-backend", "triton"], ["--moe-backend=triton"]),
+        (["--moe-backend", "triton"], ["--moe_backend", "flashinfer_cutlass", "--moe-backend", "triton"]),
+        (["--enforce-eager"], ["--enforce_eager"]),
+    ],
+)
+def test_an_option_counts_however_vllm_lets_it_be_written(one: list[str], other: list[str]) -> None:
+    seen = [judged(profile("fused-16", engine_args=words)).memory for words in (one, other, [])]
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
+# Each is refused by vLLM 0.32: config/scheduler.py, the number of devices, and request_memory of v1/worker/utils.py.
+REFUSED_AT_START: dict[str, tuple[ServingProfile, str]] = {
+    "whole prompts": (
+        profile("fused-16", engine_args=["--no-enable-chunked-prefill"]),
+        "limits.max_num_batched_tokens is 2048, wanted at least limits.max_model_len = 65536",
+    ),
+    "stages": (
+        profile("fused-16", engine_args=["--pipeline_parallel_size=2"]),
+        "--pipeline-parallel-size 2, which makes them 16; a node has 8",
+    ),
+    "all memory": (
+        profile("fused-16", limits={"gpu_memory_utilization": 1.0}),
+        "limits.gpu_memory_utilization is 1, which leaves 0.0 GiB; wanted less",
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "problem"), REFUSED_AT_START.values(), ids=REFUSED_AT_START.keys())
+def test_what_vllm_refuses_when_it_starts_cannot_run(asked: ServingProfile, problem: str) -> None:
+    found = judged(asked)
+    assert found.verdict is Verdict.IMPOSSIBLE
+    assert problem in found.reason
+
+
+def test_stages_that_a_node_has_the_gpus_for_are_let_through() -> None:
+    found = judged(profile("split-8", layout={"tensor_parallel": 4}, engine_args=["--pipeline-parallel-size", "2"]))
+    assert found.problems == ()

@@ -127,6 +127,16 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no address": (["args", "fused-16"], "--address"),
     "too few addresses": (["args", "fused-16", "--address", "a"], "wanted one for each, the head first"),
     "no such node": (["args", "solo-8", "--address", "a", "--node", "1"], "--node is 1, wanted 0 to 0"),
+    "an address that is none": (["args", "solo-8", "--address", "a b"], "--address is 'a b', wanted a node's"),
+    "an empty address": (["args", "solo-8", "--address", ""], "--address is '', wanted a node's"),
+    "one address for two nodes": (
+        ["args", "fused-16", "--address", "a", "--address", "a"],
+        "--address is a, a, wanted another one for each node",
+    ),
+    "one port for two servers": (
+        ["args", "solo-8", "--address", "a", "--port", "13345"],
+        "--port and --rpc-port are both 13345, wanted two",
+    ),
     "no GPUs": (["check", "fused-16", "--gpus-per-node", "0"], "--gpus-per-node"),
 }
 

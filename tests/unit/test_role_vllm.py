@@ -232,12 +232,14 @@ def test_wrong_values_are_refused_with_what_is_wanted(tmp_path: Path) -> None:
         vllm_api_key="short",
         vllm_lock_file="/nowhere/vllm.lock",
         vllm_required_units=["a gate"],
+        vllm_rpc_port=8000,
     )
     for message in (
         "vllm_environment holds VLLM_API_KEY; wanted is vllm_api_key",
         "vllm_api_key has 5 characters; wanted are 16 or more",
         "vllm_lock_file is /nowhere/vllm.lock, which is not there or empty",
         "vllm_required_units is a gate; wanted are names of units",
+        "vllm_port and vllm_rpc_port are both 8000; wanted are two ports",
     ):
         assert message in output
     assert KEY not in output

@@ -205,6 +205,7 @@ def test_refuses(edit: Edit, message: str) -> None:
         ("-O3", "has -O3, wanted the option's long name"),
         ("--", "has --, wanted the option's long name"),
         ("--uds=/run/x", "has --uds: the API server listens on an address"),
+        ("--data_parallel_hybrid_lb", "has --data-parallel-hybrid-lb: gateway and headless nodes expect one"),
         ("--device-memory-utilization=1", "which is set from limits.gpu_memory_utilization"),
         ("--tensor-parallel", "has --tensor-parallel, which vLLM may read as --tensor-parallel-size; write"),
         ("--max_num_s=4", "has --max-num-s, which vLLM may read as --max-num-seqs; write"),

@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from coderack.fleet import files
-from coderack.spec.checked import SpecError
 from coderack.weights import store
 from coderack.weights.manifest import FILE_NAME
 from coderack.weights.serve import Server
@@ -137,6 +138,11 @@ def test_a_server_without_ranges_costs_bytes_and_no_mistake(served: Served, tmp_
     assert done.refetched == ()
 
 
+def test_a_server_whose_answers_never_end_is_hung_up_on_when_the_file_is_whole(served: Served, tmp_path: Path) -> None:
+    served.endless = True
+    assert (from_hub(served.url, tmp_path).folder / SHARD).read_bytes() == served.files[SHARD]
+
+
 def test_a_partial_file_goes_on_where_it_ends(served: Served, tmp_path: Path) -> None:
     write(tmp_path / NAME / f"{COMMIT}.partial", {SHARD: served.files[SHARD][:60_000], "stray.safetensors": b"old"})
     done = from_hub(served.url, tmp_path)
@@ -206,9 +212,11 @@ def test_repair_finds_what_looks_right_and_is_not(served: Served, tmp_path: Path
 def test_files_are_readable_by_the_engines_own_user_whatever_the_umask(served: Served, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        folder = from_hub(served.url, tmp_path).folder
+        folder = from_hub(served.url, tmp_path / "store").folder
     finally:
         os.umask(before)
+    above = (folder, folder.parent, tmp_path / "store")
+    assert {oct(place.stat().st_mode & 0o777) for place in above} == {"0o755"}
     assert {oct((folder / path).stat().st_mode & 0o777) for path in served.files} == {"0o644"}
     assert oct((folder / "original").stat().st_mode & 0o777) == "0o755"
 
@@ -224,6 +232,35 @@ def test_a_hub_that_cannot_be_reached_is_not_known(tmp_path: Path) -> None:
         from_hub("http://127.0.0.1:1", tmp_path)
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+def test_a_name_that_no_host_can_have_is_one_that_cannot_be_reached(host: str, tmp_path: Path) -> None:
+    with pytest.raises(NotKnown, match="cannot be reached"):
+        from_hub(f"http://{host}:80", tmp_path)
+    token = tmp_path / "token"
+    token.write_text("t" * 20)
+    peer = ("--peer", f"http://{host}:80", "--token-file", str(token), "--manifest-sha256", "0" * 64)
+    code, _, err = run("weights", "fetch", NAME, COMMIT, "--store", str(tmp_path), *peer)
+    assert code == 3
+    assert "cannot be reached" in err
+
+
+def test_a_record_that_a_disk_lost_is_made_anew_from_the_bytes_that_are_there(served: Served, tmp_path: Path) -> None:
+    assert run(*words(tmp_path, served))[0] == 0
+    (tmp_path / NAME / COMMIT / store.RECORD).write_text("")
+    code, out, _ = run(*words(tmp_path, served), "--json")
+    assert code == 0
+    assert json.loads(out)["network_bytes"] == 0
+
+
+def test_a_folder_in_the_place_of_current_is_named_also_when_nothing_was_to_be_switched(
+    served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / NAME / "current").mkdir(parents=True)
+    code, _, err = run(*words(tmp_path, served))
+    assert code == 1
+    assert "current is no link" in err
+
+
 @pytest.mark.parametrize(
     ("extra", "problem"),
     [
@@ -233,6 +270,7 @@ def test_a_hub_that_cannot_be_reached_is_not_known(tmp_path: Path) -> None:
         (["--s3", "bucket/x"], "s3://bucket/folder"),
         (["--peer", "http://10.0.0.1:1"], "needs --manifest-sha256"),
         (["--hub", "a/b", "--endpoint", "file:///etc"], "http(s)://host"),
+        (["--hub", "a/b", "--endpoint", "http://a b"], "http(s)://host"),
         (["--hub", "a/b", "--manifest-sha256", "abc"], "64 hexadecimal digits"),
         (["--hub", "a/b", "--token-file", "/nonexistent"], "cannot be read"),
     ],
@@ -271,6 +309,25 @@ def test_another_node_copies_what_is_verified_here_and_a_stranger_does_not(tmp_p
     assert store.check(tmp_path / "b" / NAME / COMMIT, COMMIT).manifest == found.manifest
 
 
+def test_a_copy_that_hangs_up_leaves_no_traceback_in_the_journal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = published(tmp_path, content(shards=1, size=1000))
+    server = Server("127.0.0.1", 0, store.read_verified(here.current), TOKEN)
+    served = threading.Thread(target=server.run, args=(0.3,))
+    served.start()
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.sendall(b"GET /")
+        # Closed so, the kernel sends a reset.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    served.join()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_hub_without_tls_is_not_told_to_be_trusted_for_its_list(served: Served, tmp_path: Path) -> None:
+    assert "it comes without TLS" in from_hub(served.url, tmp_path).trusted
+
+
 def test_another_node_with_another_manifest_is_refused(tmp_path: Path) -> None:
     here = published(tmp_path / "a", content(shards=1, size=1000))
     server = Server("127.0.0.1", 0, store.read_verified(here.current), TOKEN)
@@ -293,10 +350,10 @@ def test_a_tag_may_be_fetched_from_a_bucket_when_its_manifest_is_pinned_and_not_
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"schema": "coderack.weights-manifest/1", "files": []}'])
-def test_a_manifest_that_is_none_is_bad_input(damage: str, tmp_path: Path) -> None:
+def test_a_manifest_in_the_store_that_is_none_proves_nothing(damage: str, tmp_path: Path) -> None:
     model = published(tmp_path, content(shards=1, size=1000))
     (model.current / FILE_NAME).write_text(damage)
-    with pytest.raises(SpecError):
+    with pytest.raises(Wrong, match="coderack weights fetch --repair"):
         store.check(model.current, COMMIT)
 
 

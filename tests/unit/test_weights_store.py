@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from coderack.spec.checked import SpecError
 from coderack.weights import store
 from coderack.weights import verify as room
-from coderack.weights.manifest import parse, render
+from coderack.weights.manifest import check_paths, parse, render
 from coderack.weights.store import Model, NotKnown, Wrong
 
 from .program import run
@@ -223,3 +224,73 @@ def test_an_empty_token_is_refused(model: Model, tmp_path: Path) -> None:
     code, _, err = run(*words)
     assert code == 2
     assert "holds no token" in err
+
+
+@pytest.mark.parametrize(
+    "torn",
+    ["", '{"schema": "coderack.weights-veri', "[" * 100_000, '{"schema": "coderack.weights-verified/2"}', "\0" * 300],
+)
+def test_a_record_that_a_disk_lost_proves_nothing_and_says_how_to_get_another(model: Model, torn: str) -> None:
+    (model.current / store.RECORD).write_text(torn)
+    code, said = check(model.current)
+    assert code == 1
+    assert f"{store.RECORD}: " in said
+    assert "coderack weights fetch --repair" in said
+
+
+def test_a_torn_record_of_an_image_is_told_how_to_be_made_anew(tmp_path: Path, truth: dict[str, bytes]) -> None:
+    folder, state = write(tmp_path / "image", truth), tmp_path / "state"
+    room.record(folder, manifest_of(truth), state=state)
+    (store.kept_in(folder, state) / store.RECORD).write_text("{")
+    code, said = check(folder, COMMIT, "--state", str(state))
+    assert code == 1
+    assert "coderack weights manifest --record --replace" in said
+
+
+def test_a_link_that_leads_to_itself_is_named(tmp_path: Path) -> None:
+    link = tmp_path / "loop"
+    link.symlink_to(link)
+    code, said = check(link)
+    assert code == 1
+    assert f"{link} is a link that leads to itself" in said
+
+
+def test_what_a_killed_removal_left_is_listed_and_pruned(model: Model) -> None:
+    left = write(model.folder / f"{store.REMOVING}{OLD}", {SHARD: b"x" * 1000})
+    assert "half removed" in run("weights", "list", "--store", str(model.store))[1]
+    code, out, _ = run("weights", "prune", NAME, "--yes", "--store", str(model.store))
+    assert code == 0
+    assert f"removed {left.name}" in out
+    assert not left.exists()
+
+
+def test_a_manifest_of_very_many_files_is_refused_before_it_is_looked_into() -> None:
+    with pytest.raises(SpecError, match="has 100001 files; wanted: those of a model, 100000 at most"):
+        parse('{"files": [' + "{}," * 100_000 + "{}]}", "x")
+
+
+def test_of_many_wrong_entries_the_first_are_named_and_the_others_counted() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse('{"model": "m", "revision": "r", "files": [' + "{}," * 99 + "{}]}", "x")
+    assert len(caught.value.problems) == 11
+    assert caught.value.problems[-1].endswith("problems more")
+
+
+def test_a_file_in_the_place_of_a_folder_is_found_at_any_depth() -> None:
+    with pytest.raises(ValueError, match="path a/b is a file and the folder of a/b/c/d"):
+        check_paths(["a/b/c/d", "a/b"])
+
+
+def test_a_link_to_a_folder_is_a_file_that_nobody_has_verified(model: Model, tmp_path: Path) -> None:
+    (model.current / "more").symlink_to(tmp_path)
+    code, _, err = run("weights", "verify", str(model.current))
+    assert code == 1
+    assert "more is in no manifest" in err
+
+
+def test_prune_keeps_the_current_one_also_when_its_repair_was_killed(model: Model) -> None:
+    model.revision(COMMIT).rename(model.partial(COMMIT))
+    code, out, _ = run("weights", "prune", NAME, "--yes", "--store", str(model.store))
+    assert code == 0
+    assert "half repaired" in out
+    assert (model.partial(COMMIT) / SHARD).exists()

@@ -81,6 +81,8 @@ class Served:
     checksums: bool = True
     # By path: how many answers have a wrong byte, end early, or are an error with this status.
     corrupt: Counter[str] = field(default_factory=Counter)
+    # Bytes come without a length and without an end.
+    endless: bool = False
     cut: Counter[str] = field(default_factory=Counter)
     busy: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
@@ -185,6 +187,11 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
                 return
             if served.take(served.corrupt, path):
                 data = data[:-1] + bytes([data[-1] ^ 1])
+            if served.endless:
+                self.send_response(200)
+                self.end_headers()
+                while True:
+                    self._body(path, data)
             first = int(self.headers["Range"].removeprefix("bytes=").rstrip("-")) if served.ranges else 0
             self.send_response(206 if served.ranges else 200)
             self.send_header("Content-Length", str(len(data) - first))

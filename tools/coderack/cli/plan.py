@@ -1,5 +1,6 @@
 """`coderack plan`: does a serving profile fit its GPUs, what would, and how vLLM is started with it."""
 
+import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from coderack.spec.hardware import GpuSpec
     from coderack.spec.model import ModelSpec
     from coderack.spec.profile import ServingProfile
+
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 
 app = typer.Typer(
     help="Find out before a start of half an hour whether a layout fits, why not, what would, and what it costs.\n\n"
@@ -146,6 +149,12 @@ def args_command(
             f"--address is given {len(address)} time(s) and profile {asked.name} has {asked.layout.nodes} node(s); "
             "wanted one for each, the head first",
         )
+    if strange := [one for one in address if _ADDRESS.fullmatch(one) is None]:
+        fail(Exit.BAD_INPUT, f"--address is {strange[0]!r:.80}, wanted a node's private address, such as 10.0.0.1")
+    if len(set(address)) < len(address):
+        fail(Exit.BAD_INPUT, f"--address is {', '.join(address)}, wanted another one for each node")
+    if port == rpc_port:
+        fail(Exit.BAD_INPUT, f"--port and --rpc-port are both {port}, wanted two: the head listens on either")
     if node is not None and node >= asked.layout.nodes:
         fail(Exit.BAD_INPUT, f"--node is {node}, wanted 0 to {asked.layout.nodes - 1}")
     lines = {

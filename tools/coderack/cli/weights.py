@@ -114,12 +114,13 @@ def fetch(
             if switch and not dry_run:
                 with place.locked():
                     store.use(place, revision)
+        current = place.current_revision() == revision
     body = {
         "model": model, "revision": revision, "folder": str(done.folder), "manifest_sha256": done.manifest.digest,
         "bytes": done.manifest.size, "files": len(done.manifest.files), "already_there": done.already_there,
         "dry_run": dry_run,
         "network_bytes": done.network_bytes, "refetched": list(done.refetched), "trusted": done.trusted,
-        "seconds": round(seconds, 3), "current": place.current_revision() == revision,
+        "seconds": round(seconds, 3), "current": current,
     }  # fmt: skip
     if as_json:
         print_json("coderack.weights-fetch/1", body)
@@ -315,7 +316,7 @@ def prune(
     directory: StoreOption = _STORE,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old revisions and what was left half fetched; never the current one nor one that a process reads.
+    """Remove old revisions and what was left half fetched or removed; never the current nor one that a process reads.
 
     Example: coderack weights prune qwen3-coder-480b-fp8 --yes
     """
@@ -430,9 +431,11 @@ def _must_be_there(model: Model) -> None:
 def _rows(model: Model) -> list[dict[str, Any]]:
     current = model.current_revision()
     rows = []
-    for name in [*model.revisions(), *model.partials()]:
+    for name in [*model.revisions(), *model.partials(), *model.remains()]:
         state, folder = "half fetched", model.folder / name
-        if not name.endswith(store.PARTIAL):
+        if name.startswith(store.REMOVING):
+            state = "half removed"
+        elif not name.endswith(store.PARTIAL):
             try:
                 state = f"verified {store.check(folder, name).record.verified_at}"
             except (Wrong, NotKnown, SpecError) as problem:
@@ -450,14 +453,17 @@ def _rows(model: Model) -> list[dict[str, Any]]:
 
 
 def _doomed(model: Model, wanted: list[str]) -> tuple[list[str], dict[str, str]]:
-    there = [*model.revisions(), *model.partials()]
+    there = [*model.revisions(), *model.partials(), *model.remains()]
     if unknown := [name for name in wanted if name not in there]:
         raise SpecError("REVISION", tuple(f"{name} is not in {model.folder}" for name in unknown))
     current = model.current_revision()
+    repaired = f"{current}{store.PARTIAL}" if current not in there else None
     kept = {}
     for name in wanted or there:
         if name == current:
             kept[name] = "it is the current one"
+        elif name == repaired:
+            kept[name] = "it is the current one, half repaired; fetch it again"
         elif users := store.in_use(model.folder / name):
             kept[name] = f"{', '.join(users)} reads it"
     return [name for name in wanted or there if name not in kept], kept

@@ -50,7 +50,8 @@ def _take(history: History, line: bytes) -> bool:
         return False
     try:
         history.advance(json.loads(body))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        # In full, and yet no record of ours: another version's.
         return False
     return True
 

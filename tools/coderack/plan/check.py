@@ -7,10 +7,13 @@ from math import gcd
 from coderack.plan.memory import Memory, group_size, plan_memory
 from coderack.spec.hardware import GpuSpec
 from coderack.spec.model import GroupedAttention, LatentAttention, ModelSpec
-from coderack.spec.profile import Layout, ServingProfile
+from coderack.spec.profile import Layout, ServingProfile, flag_of, values_of
 
 # Without expert parallelism vLLM 0.32 refines an FP8 block that a slice cuts, down to this many columns.
 _SMALLEST_BLOCK = 32
+
+# A process's CUDA context, at the least: on H100 and H200 some 500 MiB, and NCCL's buffers come on top.
+_CONTEXT_BYTES = 0.4 * 2**30
 
 # Free arguments that change memory in ways no figure here follows.
 _NOT_COUNTED = (
@@ -60,7 +63,11 @@ class Check:
 
 def check(profile: ServingProfile, model: ModelSpec, gpu: GpuSpec, gpus_per_node: int = 8) -> Check:
     """Judge `profile` on nodes of `gpus_per_node` GPUs. Raises SpecError where the planner cannot count."""
-    problems = (*layout_problems(profile.layout, model, gpus_per_node), *_length_problems(profile, model))
+    problems = (
+        *layout_problems(profile.layout, model, gpus_per_node),
+        *_length_problems(profile, model),
+        *_start_problems(profile, gpu, gpus_per_node),
+    )
     plan = None if problems else plan_memory(profile, model, gpu)
     verdict, reason = judge(plan) if plan else (Verdict.IMPOSSIBLE, "; ".join(problems))
     return Check(
@@ -223,6 +230,31 @@ def _length_problems(profile: ServingProfile, model: ModelSpec) -> list[str]:
     return problems
 
 
+def _start_problems(profile: ServingProfile, gpu: GpuSpec, gpus_per_node: int) -> list[str]:
+    """What vLLM 0.32 refuses, but only when it is being started: its config/scheduler.py and v1/worker/utils.py."""
+    limits, layout, problems = profile.limits, profile.layout, []
+    whole = "--no-enable-chunked-prefill" in map(flag_of, profile.engine_args)
+    if whole and limits.max_num_batched_tokens < limits.max_model_len:
+        problems.append(
+            f"engine_args has --no-enable-chunked-prefill and limits.max_num_batched_tokens is "
+            f"{limits.max_num_batched_tokens}, wanted at least limits.max_model_len = {limits.max_model_len}, or chunks"
+        )
+    given = values_of(profile.engine_args, "--pipeline-parallel-size")
+    stages = int(given[-1]) if given and given[-1].isdecimal() and len(given[-1]) < 5 else 1
+    if stages > 1 and layout.gpus_per_node * stages > gpus_per_node:
+        problems.append(
+            f"layout takes {layout.gpus_per_node} GPUs per node and engine_args has --pipeline-parallel-size {stages}, "
+            f"which makes them {layout.gpus_per_node * stages}; a node has {gpus_per_node}"
+        )
+    share, total = limits.gpu_memory_utilization, gpu.memory_bytes[1]
+    if share is not None and (1 - share) * total < _CONTEXT_BYTES:
+        problems.append(
+            f"limits.gpu_memory_utilization is {share:g}, which leaves {gib((1 - share) * total)}; wanted less, since "
+            f"CUDA itself holds {gib(_CONTEXT_BYTES)} or more before vLLM asks whether that share is free"
+        )
+    return problems
+
+
 def _notes(profile: ServingProfile, model: ModelSpec, gpu: GpuSpec, gpus_per_node: int) -> tuple[str, ...]:
     layout, notes = profile.layout, []
     if layout.gpus_per_node < gpus_per_node:
@@ -239,7 +271,7 @@ def _notes(profile: ServingProfile, model: ModelSpec, gpu: GpuSpec, gpus_per_nod
         notes.append("yarn scales positions at every length: answers to short prompts may get worse")
     if profile.speculative is not None:
         notes += _speculative_notes(profile)
-    words = {word.partition("=")[0] for word in profile.engine_args}
+    words = {flag_of(word) for word in profile.engine_args}
     unseen = [flag for flag in _NOT_COUNTED if flag in words]
     if unseen:
         notes.append(f"engine_args has {', '.join(unseen)}, whose effect on memory is not counted here")
@@ -259,7 +291,7 @@ def _expert_notes(profile: ServingProfile, model: ModelSpec) -> list[str]:
             f"without expert_parallel a slice of {moe.intermediate // group} columns cuts the FP8 blocks: vLLM 0.32 "
             f"runs it with blocks of {block}, with its Triton kernel only; older releases refuse it"
         )
-    if layout.data_parallel > 1 and "--enforce-eager" not in profile.engine_args:
+    if layout.data_parallel > 1 and "--enforce-eager" not in map(flag_of, profile.engine_args):
         notes.append(
             "with data parallel experts vLLM has been seen to set aside far more for CUDA graphs than they took "
             "(vllm issues 45178, 53013): if KV cache comes out short, VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 "

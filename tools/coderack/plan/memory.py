@@ -14,7 +14,7 @@ from typing import Literal
 from coderack.spec.checked import SpecError
 from coderack.spec.hardware import GpuSpec
 from coderack.spec.model import GroupedAttention, LatentAttention, ModelSpec
-from coderack.spec.profile import Layout, Limits, ServingProfile
+from coderack.spec.profile import Layout, Limits, ServingProfile, flag_of, values_of
 
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32's, for a profile that leaves it out
 BLOCK_TOKENS = 16  # vLLM's pages of the KV cache
@@ -160,14 +160,13 @@ _KV_BYTES: dict[str, tuple[float, float]] = {
 
 def extras_of(profile: ServingProfile) -> Extras:
     """What `profile`'s free arguments and its speculative decoding mean for memory."""
-    words = profile.engine_args
-    backend = next((words[place + 1] for place, word in enumerate(words[:-1]) if word == "--moe-backend"), None)
+    backends = values_of(profile.engine_args, "--moe-backend")
     draft = profile.speculative
     return Extras(
-        cuda_graphs="--enforce-eager" not in words,
+        cuda_graphs="--enforce-eager" not in map(flag_of, profile.engine_args),
         draft_bytes=(draft.weights_gib or 0) * _GIB if draft else 0,
         draft_tokens=draft.tokens if draft else 0,
-        moe_backend=backend,
+        moe_backend=backends[-1] if backends else None,
         positions=profile.yarn.max_positions if profile.yarn else None,
     )
 

@@ -80,6 +80,9 @@ REFUSED_FLAGS = {
     "--calculate-kv-scales": "it is gone; scales come from the checkpoint",
     "--num-redundant-experts": "use --eplb-config with num_redundant_experts",
     "--eplb-window-size": "use --eplb-config with window_size",
+    "--data-parallel-hybrid-lb": "gateway and headless nodes expect one API server that balances; remove it",
+    "--data-parallel-external-lb": "gateway and headless nodes expect one API server that balances; remove it",
+    "--data-parallel-multi-port-external-lb": "gateway and probes expect one API server per group; remove it",
     "--api-key": "every user of the node sees it in the process list; the role passes keys by environment file",
     "--uds": "the API server listens on an address, where gateway and metrics look for it; remove it",
     "--config": "a second file could contradict this one; list the options in engine_args",
@@ -329,7 +332,7 @@ class ServingProfile(Frozen):
     @property
     def shutdown_timeout(self) -> int:
         """Seconds in which running requests may end after SIGTERM; vLLM's default of 0 cuts them off."""
-        given = _values((*self.engine_args, *self.head_args), _SHUTDOWN_TIMEOUT)
+        given = values_of((*self.engine_args, *self.head_args), _SHUTDOWN_TIMEOUT)
         return int(given[-1]) if given else 0
 
     @field_validator("description")
@@ -357,7 +360,7 @@ class ServingProfile(Frozen):
             *_argument_problems("engine_args", self.engine_args),
             *_argument_problems("head_args", self.head_args),
         ]
-        if self.layout.mode == "fused" and any(_flag(word) == _API_SERVER_COUNT for word in self.engine_args):
+        if self.layout.mode == "fused" and any(flag_of(word) == _API_SERVER_COUNT for word in self.engine_args):
             problems.append("engine_args has --api-server-count, which headless nodes refuse; move it to head_args")
         if problems:
             raise ValueError("; ".join(problems))
@@ -372,17 +375,17 @@ def _argument_problems(field: str, words: tuple[str, ...]) -> list[str]:
         if problem:
             problems.append(f"{field} has {problem}")
         if _is_option(word):
-            option = "" if "=" in word else _flag(word)
+            option = "" if "=" in word else flag_of(word)
         elif option not in _SEVERAL_WORDS:
             option = ""
-    for seconds in _values(words, _SHUTDOWN_TIMEOUT):
+    for seconds in values_of(words, _SHUTDOWN_TIMEOUT):
         if _SECONDS.fullmatch(seconds) is None:
             problems.append(f"{field} has {_SHUTDOWN_TIMEOUT} {seconds!r}, wanted whole seconds")
     return problems
 
 
 def _option_problem(word: str) -> str | None:
-    flag = _flag(word)
+    flag = flag_of(word)
     if not flag.startswith("--") or flag == "--":
         return f"{flag}, wanted the option's long name, such as --quantization"
     if " " in flag or not word.isprintable():
@@ -409,16 +412,16 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and _NEGATIVE_NUMBER.fullmatch(word) is None
 
 
-def _values(words: tuple[str, ...], option: str) -> list[str]:
+def values_of(words: tuple[str, ...], option: str) -> list[str]:
     """What `option` is set to in `words`, in both ways of writing it; an option without a value gives an empty one."""
     return [
         word.partition("=")[2] if "=" in word else "".join(words[place + 1 : place + 2])
         for place, word in enumerate(words)
-        if _flag(word) == option
+        if flag_of(word) == option
     ]
 
 
-def _flag(word: str) -> str:
+def flag_of(word: str) -> str:
     """The option in `word` as vLLM's parser reads it: `--max_num_seqs=8` is --max-num-seqs, as is --max-num-seqs.x."""
     if not word.startswith("-"):
         return ""

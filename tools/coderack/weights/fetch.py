@@ -247,6 +247,9 @@ def _stream(job: Job, file: Wanted, at: int) -> Iterable[bytes]:
         for chunk in answer.chunks:
             if job.stop.is_set():
                 raise Stopped
+            # Not before: an answer that is read to its end leaves a connection for the next file.
+            if not left:
+                break
             with job.lock:
                 job.received += len(chunk)
             if skip:
@@ -254,7 +257,7 @@ def _stream(job: Job, file: Wanted, at: int) -> Iterable[bytes]:
                 skip -= passed
                 chunk = chunk[passed:]  # noqa: PLW2901 - the rest of it
             # Bytes beyond the stated size are of no use; the checksum says whether the others are right.
-            if chunk and left:
+            if chunk:
                 yield chunk[:left]
                 left -= min(left, len(chunk))
 

@@ -23,6 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 # What a listing of half a million files would be: not a model.
 _MOST_FILES = 100_000
+# One wrong field is wrong in every file; a screen full of them says no more.
+_MOST_PROBLEMS = 10
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,17 @@ def parse(text: str, what: str) -> Manifest:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(what, (f"is no JSON ({error}); wanted: what `coderack weights manifest` writes",)) from None
-    return validate(Manifest, data, what)
+    files = data.get("files") if isinstance(data, dict) else None
+    # Before it is validated, which takes a hundred times the memory of the text.
+    if isinstance(files, list) and len(files) > _MOST_FILES:
+        raise SpecError(what, (f"has {len(files)} files; wanted: those of a model, {_MOST_FILES} at most",))
+    try:
+        return validate(Manifest, data, what)
+    except SpecError as error:
+        more = len(error.problems) - _MOST_PROBLEMS
+        if more <= 0:
+            raise
+        raise SpecError(what, (*error.problems[:_MOST_PROBLEMS], f"and {more} problems more")) from None
 
 
 def checked_path(path: str) -> str:
@@ -112,8 +124,9 @@ def check_paths(paths: Iterable[str]) -> None:
             raise ValueError(f"path {path!r} is there twice, wanted once")
         seen.add(path)
     for path in seen:
-        for parent in PurePosixPath(path).parents:
-            if str(parent) in seen:
+        parent = path
+        while parent := parent.rpartition("/")[0]:
+            if parent in seen:
                 raise ValueError(f"path {parent} is a file and the folder of {path}")
 
 

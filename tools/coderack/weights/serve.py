@@ -6,6 +6,7 @@ other node knows from its operator. Bytes go from page cache to socket by sendfi
 
 import hmac
 import re
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,11 @@ class Server(ThreadingHTTPServer):
         self.active = 0
         self.asked_at = time.monotonic()
         super().__init__((address, port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        # Whoever hangs up, or was killed, comes again; a traceback for each would hide what matters.
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def run(self, idle_s: float) -> int:
         """Serve until nobody asks any more; returns the bytes sent."""

@@ -71,7 +71,10 @@ class Hub:
             raise NotKnown(
                 f"{self.name}: asked for {revision}, the answer is about {data.get('sha')}; is this the Hub's API?"
             )
-        return Listing(self._files(data), None, f"the list of checksums of {self._endpoint} for commit {revision}")
+        trusted = f"the list of checksums of {self._endpoint} for commit {revision}"
+        if self._endpoint.startswith("http:"):
+            trusted += ", which anybody on the way could change: it comes without TLS"
+        return Listing(self._files(data), None, trusted)
 
     def commit_of(self, revision: str) -> str:
         try:
@@ -167,6 +170,7 @@ def checked_url(url: str, what: str) -> str:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.username
+        good = good and url.isprintable() and " " not in url
         _ = parts.port
     except ValueError:
         good = False

@@ -3,6 +3,7 @@
     STORE/MODEL/REVISION            verified; made under the name below and renamed: there as a whole or not at all
     STORE/MODEL/REVISION.partial    being fetched, never looked at by anybody else
     STORE/MODEL/current             link to a revision, replaced by rename
+    STORE/MODEL/.removing.NAME      what a removal that was killed has left of one of them
     STORE/MODEL/.lock               held by whoever changes any of them
 
 A folder that was verified carries a record: the manifest's digest, and what each file looked like then. Folders that an
@@ -31,6 +32,7 @@ from coderack.weights.manifest import Manifest
 RECORD = "coderack-verified.json"
 CURRENT = "current"
 PARTIAL = ".partial"
+REMOVING = ".removing."
 STATE = Path("/var/lib/coderack/weights")
 OWN = (RECORD, m.FILE_NAME)
 
@@ -98,7 +100,11 @@ class Model:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Raises files.Locked, OSError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        for place in (self.store, self.folder):
+            if not place.is_dir():
+                place.mkdir(parents=True)
+                # The engine runs as a user of its own, and root's umask may be strict.
+                place.chmod(0o755)
         with files.lock(self.folder / ".lock"):
             yield
 
@@ -123,7 +129,14 @@ class Model:
     def partials(self) -> list[str]:
         if not self.folder.is_dir():
             return []
-        return sorted(entry.name for entry in self.folder.iterdir() if entry.name.endswith(PARTIAL) and entry.is_dir())
+        names = (entry.name for entry in self.folder.iterdir() if entry.is_dir() and not entry.is_symlink())
+        return sorted(name for name in names if name.endswith(PARTIAL) and not name.startswith("."))
+
+    def remains(self) -> list[str]:
+        """Of removals that were killed: nobody uses them, and they take room."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(entry.name for entry in self.folder.iterdir() if entry.name.startswith(REMOVING))
 
 
 def publish(model: Model, manifest: Manifest, source: str) -> Path:
@@ -169,9 +182,18 @@ def look(path: Path) -> Seen:
     return Seen(size=found.st_size, mtime_ns=found.st_mtime_ns, inode=found.st_ino)
 
 
+def real_folder(folder: Path) -> Path:
+    """Where the folder's links lead. Raises Wrong where they lead in a circle."""
+    try:
+        return folder.resolve()
+    except RuntimeError:
+        # pathlib's sign for it, before Python 3.13.
+        raise Wrong(f"{folder} is a link that leads to itself; wanted: the model's folder, or a link to it") from None
+
+
 def kept_in(folder: Path, state: Path = STATE) -> Path:
     """Where manifest and record of a folder lie: in it, or for one that an image brought below `state`."""
-    real = folder.resolve()
+    real = real_folder(folder)
     if (real / RECORD).exists():
         return real
     # One to one, so that two folders never share a record.
@@ -180,18 +202,19 @@ def kept_in(folder: Path, state: Path = STATE) -> Path:
 
 def read_verified(folder: Path, state: Path = STATE) -> Verified:
     """Raises Wrong where there is no folder or no record of it, NotKnown where one cannot be read."""
-    real = folder.resolve()
+    real = real_folder(folder)
     if not real.is_dir():
         raise Wrong(
             f"{folder} is not there{_leads_to(folder, real)}; wanted: the model's. Fetch it: coderack weights fetch"
         )
     place = kept_in(folder, state)
-    manifest = m.parse(_read(place / m.FILE_NAME, folder), str(place / m.FILE_NAME))
     try:
-        data: Any = json.loads(_read(place / RECORD, folder))
-    except ValueError as error:
-        raise SpecError(str(place / RECORD), (f"is no JSON ({error}); verify the folder anew",)) from None
-    record = validate(Record, data, str(place / RECORD))
+        manifest = m.parse(_read(place / m.FILE_NAME, folder), str(place / m.FILE_NAME))
+        record = _record(_read(place / RECORD, folder), str(place / RECORD))
+    except SpecError as error:
+        # Not the caller's input: a disk that lost it, or another version of this program.
+        anew = "fetch --repair" if place == real else "manifest --record --replace"
+        raise Wrong(f"{str(error).splitlines()[0]}. It proves nothing any more: coderack weights {anew}") from None
     if record.manifest_sha256 != manifest.digest:
         raise Wrong(
             f"{place / m.FILE_NAME} has SHA-256 {manifest.digest}, verified was {record.manifest_sha256}: "
@@ -244,7 +267,8 @@ def walk(folder: Path) -> Iterator[str]:
     """Relative paths of all files but our own and those that git and download tools keep in hidden folders."""
     for where, folders, names in os.walk(folder, followlinks=False, onerror=_raise):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
+        # A link to a folder is not followed, so that what is behind it is not verified: it counts as a strange file.
+        for name in [*names, *(name for name in folders if (Path(where) / name).is_symlink())]:
             path = (Path(where) / name).relative_to(folder).as_posix()
             if path not in OWN and not name.startswith("."):
                 yield path
@@ -254,10 +278,12 @@ def remove(model: Model, name: str) -> int:
     """Delete a revision or partial folder; returns its bytes. It loses its name first: nobody finds half of it."""
     doomed = model.folder / name
     size = folder_size(doomed)
-    hidden = model.folder / f".removing.{name}"
-    shutil.rmtree(hidden, ignore_errors=True)
-    doomed.rename(hidden)
-    sync(model.folder)
+    hidden = doomed
+    if not name.startswith(REMOVING):
+        hidden = model.folder / f"{REMOVING}{name}"
+        shutil.rmtree(hidden, ignore_errors=True)
+        doomed.rename(hidden)
+        sync(model.folder)
     shutil.rmtree(hidden)
     return size
 
@@ -320,6 +346,14 @@ def remove_all_but(folder: Path, keep: Iterable[str]) -> None:
             path = Path(where) / name
             if path.relative_to(folder).as_posix() not in wanted:
                 path.unlink()
+
+
+def _record(text: str, what: str) -> Record:
+    try:
+        data: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(what, (f"is no JSON ({error})",)) from None
+    return validate(Record, data, what)
 
 
 def _read(path: Path, folder: Path) -> str:

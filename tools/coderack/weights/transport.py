@@ -56,7 +56,8 @@ class Web:
         try:
             with self._client.stream("GET", url, headers={**headers, "Accept-Encoding": "identity"}) as answer:
                 yield Answer(answer.status_code, _small(answer.headers.items()), answer.iter_raw())
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        # UnicodeError: a name that DNS cannot have.
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise Broken(f"{type(error).__name__}: {error}") from error
 
 
@@ -69,7 +70,7 @@ class Direct:
             connection.request("GET", parts.path, headers=dict(headers))
             answer = connection.getresponse()
             yield Answer(answer.status, _small(answer.headers.items()), iter(lambda: answer.read1(_READ), b""))
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             raise Broken(f"{type(error).__name__}: {error}") from error
         finally:
             connection.close()

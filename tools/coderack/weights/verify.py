@@ -88,7 +88,7 @@ def record(
     folder: Path, manifest: Manifest, *, state: Path = store.STATE, replace: bool = False, source: str = FIRST_SIGHT
 ) -> None:
     """Note what an image brought, outside of its folder, to be held to from now on. Raises Wrong if it is another."""
-    real = folder.resolve()
+    real = store.real_folder(folder)
     place = store.kept_in(folder, state)
     if not replace and (place / store.RECORD).exists():
         before = store.read_verified(folder, state).manifest

@@ -21,11 +21,11 @@ def read(
     try:
         with path.open("rb") as file:
             body = json.loads(file.read(_MAX_BYTES))
-        said, state = float(body["time"]), ProbeState(body["state"])
+        said, state = _finite(body["time"]), ProbeState(body["state"])
         ago = _token_ago(body.get("ranks"), said)
     except FileNotFoundError:
         return _unknown(before, f"there is no {path}", now), stamp
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         return _unknown(before, f"{path} is not to be understood ({type(error).__name__})", now), stamp
     news = abs(wall - said) <= max_age if stamp is None else said != stamp
     updated = now if news else before.updated
@@ -39,7 +39,15 @@ def _token_ago(ranks: object, said: float) -> float | None:
     """Seconds from the last token of the rank that is furthest behind to `said`; infinity for a rank without one."""
     if not isinstance(ranks, list) or not ranks or not all("last_token" in rank for rank in ranks):
         return None
-    return max(math.inf if rank["last_token"] is None else said - float(rank["last_token"]) for rank in ranks)
+    return max(math.inf if rank["last_token"] is None else said - _finite(rank["last_token"]) for rank in ranks)
+
+
+def _finite(value: str | float) -> float:
+    """Python's JSON knows NaN, which differs from itself and would be news for ever."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no time")
+    return number
 
 
 def _unknown(before: Probe, why: str, now: float) -> Probe:

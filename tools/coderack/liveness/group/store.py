@@ -28,7 +28,7 @@ def load_state(directory: Path, boot: str) -> tuple[State | None, str]:
         state = _STATE.validate_python(body["state"])
         if body["boot"] != boot:
             state = moved_to_this_boot(state, float(body["at"]), time.monotonic())
-    except (ValidationError, KeyError, TypeError, ValueError) as error:
+    except (ValidationError, KeyError, TypeError, ValueError, OverflowError) as error:
         return None, f"{directory / STATE} is damaged ({str(error).splitlines()[0]})"
     return state, ""
 
