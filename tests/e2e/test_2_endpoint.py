@@ -59,6 +59,7 @@ def test_both_replicas_answer_and_are_measured(
 
 def test_every_target_is_up(the_lab: Lab) -> None:
     up = {(row["metric"]["job"], row["metric"].get("node")): row["value"][1] for row in prometheus("up")}
-    assert {job for job, _ in up} == {"vllm", "node", "haproxy", "prometheus", "alertmanager"}
+    assert {job for job, _ in up} == {"vllm", "node", "dcgm", "haproxy", "prometheus", "alertmanager"}
     assert {node for job, node in up if job == "node"} == {"gpu-a", "gpu-b", "ops"}
+    assert {node for job, node in up if job == "dcgm"} == {"gpu-a", "gpu-b"}
     assert set(up.values()) == {"1"}, up
