@@ -88,7 +88,7 @@ def parsed(the_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     profiles = sorted([*PROFILES.glob("*.yml"), *folder.glob("*.yml")])
     lists = [words for profile in profiles for words in argument_lists(profile)]
     sent = base64.b64encode(json.dumps(lists).encode()).decode()
-    command = f"echo {sent} | base64 -d | /opt/vllm/bin/python -c {shlex.quote(PARSER.read_text())} 2>/dev/null"
+    command = f"echo {sent} | base64 -d | /opt/vllm/blue/bin/python -c {shlex.quote(PARSER.read_text())} 2>/dev/null"
     done = the_lab.on("gpu-a", command, timeout=180)
     assert done.code == 0, done.text
     answer: dict[str, list[str]] = json.loads(done.text.strip().splitlines()[-1])
