@@ -198,7 +198,7 @@ def test_a_killed_engine_is_seen_and_the_group_comes_back_as_one_by_itself(
     """A lone rank cannot rejoin: both nodes start anew, without a human."""
     assert eventually(lambda: probe_state(the_lab) == "up", 60)
     before = [unit_start(the_lab, node) for node in ("gpu-a", "gpu-b")]
-    assert the_lab.on("gpu-b", "sudo pkill -9 -f VLLM::EngineCore").code == 0
+    assert the_lab.on("gpu-b", "sudo pkill -9 -f '[V]LLM::EngineCore'").code == 0
     assert eventually(lambda: probe_state(the_lab) in ("down", "degraded", "starting"), 15)
     assert eventually(lambda: the_lab.on("gpu-a", "sudo coderack group status").code == 0 and serves(the_lab), 180)
     after = [unit_start(the_lab, node) for node in ("gpu-a", "gpu-b")]
