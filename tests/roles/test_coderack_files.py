@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 
 SOURCE = Path(__file__).parents[2] / "ansible/plugins/modules/coderack_files.py"
@@ -28,7 +29,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
 
     def call(*, check: bool = False, diff: bool = False, **arguments: list[dict[str, Any]]) -> dict[str, Any]:
         owned = {key: [{**me, **entry} for entry in entries] for key, entries in arguments.items()}
-        modes = {"_ansible_check_mode": check, "_ansible_diff": diff}
+        # Ansible hands the task's no_log to every module, and false is what it hands to most.
+        modes = {"_ansible_check_mode": check, "_ansible_diff": diff, "_ansible_no_log": False}
         with patch_module_args({**owned, **modes}), pytest.raises(SystemExit):
             module.main()
         return dict(json.loads(capsys.readouterr().out))
@@ -45,6 +47,14 @@ def test_a_second_run_changes_nothing(run: Any, tmp_path: Path) -> None:
     assert run(**arguments)["changed_paths"] == [str(tmp_path / "d"), str(tmp_path / "d/f")]
     assert (tmp_path / "d/f").stat().st_mode & 0o777 == 0o640
     assert run(**arguments)["changed"] is False
+
+
+def test_the_nodes_log_has_no_content_of_files(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(AnsibleModule, "log", lambda self, msg, log_args=None: logged.append(f"{msg} {log_args}"))
+    assert run(files=[entry(tmp_path / "f", "key: 0123456789abcdef")])["changed"] is True
+    assert logged
+    assert "0123456789abcdef" not in "".join(logged)
 
 
 def test_one_refused_file_leaves_all_others_as_they_were(run: Any, tmp_path: Path) -> None:
