@@ -36,7 +36,7 @@ def test_it_scrapes_itself_and_names_the_node(host: Host) -> None:
 
 def test_all_jobs_of_the_contract_are_there(host: Host) -> None:
     targets = ask(host, "targets?state=active")["activeTargets"]
-    assert {t["labels"]["job"] for t in targets} == {"vllm", "node", "haproxy", "prometheus", "alertmanager"}
+    assert {t["labels"]["job"] for t in targets} == {"vllm", "node", "dcgm", "haproxy", "prometheus", "alertmanager"}
 
 
 def test_it_alerts_alertmanager(host: Host) -> None:
