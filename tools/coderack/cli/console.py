@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Annotated, Any, NoReturn
@@ -54,7 +55,7 @@ def printable(text: str) -> str:
 
 
 class Program(typer.Typer):
-    """A command that ends with 3 and without a traceback when its output cannot be written: nobody saw the result."""
+    """A command that ends with 3 when its output cannot be written or it breaks itself: there is no result then."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Python's own sign for `>&-`.
@@ -76,6 +77,10 @@ class Program(typer.Typer):
             raise
         except OSError as error:
             _output_lost(error)
+        except Exception:
+            # Python itself would end with 1, "it does not hold", and a broken check is no result.
+            _complain(f"a fault of coderack itself; nothing was found out\n{traceback.format_exc()}")
+            raise SystemExit(Exit.UNKNOWN) from None
 
 
 def _output_lost(error: OSError) -> NoReturn:
